@@ -1,0 +1,136 @@
+"""Bytes of files: maps and descriptors, of which only so many are held at once.
+
+Python's mmap keeps its file's descriptor, so a process that maps thousands of shards would run out of them. Files are therefore opened on
+first touch and the oldest is let go when the limit is reached: half of the process's soft limit on open files, over all corpora together
+(descriptors belong to the process, so this one piece of state does too). An array that a caller still holds keeps its own map alive.
+
+A file that is truncated while it is mapped kills the process that touches the missing part (SIGBUS); ``access="read"`` never maps, and
+raises OSError there: the choice for NFS and Lustre.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    import resource
+except ImportError:  # Windows has no limit of this kind
+    resource = None  # type: ignore[assignment]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class FileBytes:
+    """A file's bytes, opened when first asked for, and again after having been let go.
+
+    Args:
+        path: of the file.
+        num_bytes: its size when it was checked; another size later is an OSError.
+        access: ``map`` or ``read``.
+    """
+
+    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path")
+
+    def __init__(self, path: Path, num_bytes: int, access: str) -> None:
+        if access not in ("map", "read"):
+            raise ValueError(f"access is {access!r}, expected 'map' or 'read'.")
+        if access == "read" and not hasattr(os, "preadv"):
+            raise ValueError("access='read' needs os.preadv, which this platform lacks; use access='map'.")
+        self.path = path
+        self.num_bytes = num_bytes
+        self.access = access
+        self._map: Bytes | None = None
+        self._file: io.FileIO | None = None
+
+    def map(self) -> Bytes:
+        """Return uint8[num_bytes], a read-only view of the map; raise OSError where the file is gone or has changed its size."""
+        mapped = self._map
+        if mapped is None:
+            with self._open() as file:
+                mapped = self._map = _map(file, self.num_bytes)
+            _held.add(self)
+        return mapped
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes start … stop: a view of the map, or a fresh array under ``access="read"``."""
+        if self.access == "map":
+            return self.map()[start:stop]
+        file = self._file
+        if file is None:
+            file = self._file = self._open()
+            _held.add(self)
+        out = np.empty(stop - start, dtype=np.uint8)
+        read_into(file, memoryview(out), start)
+        out.flags.writeable = False
+        return out
+
+    def let_go(self) -> None:
+        """Drop map and descriptor; arrays that were handed out, and reads in progress, keep them as long as they live."""
+        self._map = None
+        self._file = None
+
+    def _open(self) -> io.FileIO:
+        file = io.FileIO(self.path)
+        found = os.fstat(file.fileno()).st_size
+        if found != self.num_bytes:
+            file.close()
+            raise OSError(
+                f"{self.path}: the file has {found:,} bytes but had {self.num_bytes:,} when it was opened: it was replaced; open the corpus again."
+            )
+        return file
+
+
+def read_into(file: io.FileIO, out: memoryview, start: int) -> None:
+    """Fill ``out`` (bytes) from byte ``start`` of an open file; raise OSError where the file ends before."""
+    done = 0
+    while done < len(out):
+        count = os.preadv(file.fileno(), [out[done:]], start + done)
+        if count == 0:
+            raise OSError(f"{file.name}: the file ends after {start + done:,} bytes: it was truncated after it was opened.")
+        done += count
+
+
+def _map(file: io.FileIO, num_bytes: int) -> Bytes:
+    if num_bytes == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype=np.uint8)
+    keep: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **keep), dtype=np.uint8)
+
+
+def max_held() -> int:
+    """Return how many files are held at once: half of the soft limit on open files, from 8 to 30,000."""
+    if resource is None:
+        return 2048
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 30_000 if soft == resource.RLIM_INFINITY else max(8, min(soft // 2, 30_000))
+
+
+class _Held:
+    """The files that are open now, oldest first; a file that is no longer used leaves by itself."""
+
+    def __init__(self) -> None:
+        self._files: weakref.WeakValueDictionary[int, FileBytes] = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+
+    def add(self, file: FileBytes) -> None:
+        with self._lock:
+            self._files.pop(id(file), None)
+            self._files[id(file)] = file
+            excess = len(self._files) - max_held()
+            for key in list(self._files.keys())[: max(excess, 0)]:
+                oldest = self._files.pop(key, None)
+                if oldest is not None:
+                    oldest.let_go()
+
+
+_held = _Held()

@@ -1,0 +1,390 @@
+"""A shard: one file of a corpus, opened on first touch, its structure checked before any token is given out.
+
+Opening checks, in this order: the length word, the header's rules (container), the header's own checksum, the digest that the manifest
+promised, format version, counts, arrays and fields against each other, the ends of each offset array. ``verify`` adds what costs a pass
+over the data: every block's checksum, every offset, every id, every byte of a bool, every padding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from neutral_core.errors import FormatError
+from neutral_core.format.container import BLOCK, Array, Header, blocks, decode, decode_size
+from neutral_core.format.fields import Field, arrays_of, checksums_of, fields_from_json
+from neutral_core.format.file_bytes import FileBytes
+from neutral_core.format.offsets import ArrayOffsets, Offsets
+from neutral_core.format.tokenizer import TokenizerIdentity
+
+FORMAT_VERSION = 1
+CHECKS = ("headers", "blocks")
+Tokens = npt.NDArray[Any]
+
+_KEYS = {"fields", "format_version", "num_documents", "num_tokens", "provenance", "tokenizer", "vocab_size"}
+
+
+class ShardLike(Protocol):
+    """What a corpus is made of: a file of ours, a legacy data set read in place, or arrays in memory."""
+
+    num_documents: int
+    num_tokens: int
+
+    def token_array(self) -> Tokens | None:
+        """Return all tokens as one read-only array if they may be indexed freely, else None: each access goes through ``read``."""
+        ...
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """Return tokens start … stop of the shard, read-only: a view where the bytes are mapped."""
+        ...
+
+    def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
+        """Return [len(starts), length], a fresh array: ``length`` tokens from each start on."""
+        ...
+
+    def offsets(self) -> Offsets:
+        """Return where the documents begin."""
+        ...
+
+    def field(self, name: str, document: int) -> npt.NDArray[Any]:
+        """Return a document's items of a declared field."""
+        ...
+
+    def verify(self) -> None:
+        """Check every byte; raise FormatError."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What a shard's header says, checked."""
+
+    vocab_size: int
+    num_documents: int
+    num_tokens: int
+    fields: dict[str, Field]
+    tokenizer: TokenizerIdentity | None
+    provenance: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """What the manifest says of a shard: sizes in bytes, documents and tokens, and sha256(header ‖ checksums) in hexadecimal."""
+
+    name: str
+    num_bytes: int
+    num_documents: int
+    num_tokens: int
+    digest: str
+
+
+class Shard:
+    """A shard file of ours.
+
+    Args:
+        path: of the file.
+        access: ``map``, or ``read`` for file systems where maps are dangerous.
+        check: ``headers``, or ``blocks``: each 1 MiB block's checksum at its first touch.
+        expected: the manifest's entry, or None for a file on its own, which is then opened at once.
+
+    Raises:
+        FormatError: on opening, when the file breaks a rule of FORMAT.md.
+        FileNotFoundError: there is no such file.
+    """
+
+    __slots__ = (
+        "_checked", "_checksums", "_content", "_file", "_header", "access", "check", "expected", "num_documents", "num_tokens", "path",
+    )  # fmt: skip
+
+    def __init__(self, path: Path, *, access: str = "map", check: str = "headers", expected: Entry | None = None) -> None:
+        if check not in CHECKS:
+            raise ValueError(f"check is {check!r}, expected 'headers' or 'blocks'.")
+        self.path = path
+        self.access = access
+        self.check = check
+        self.expected = expected
+        self._header: Header | None = None
+        if expected is None:
+            self.open()
+        entry = self.entry if expected is None else expected
+        self.num_documents = entry.num_documents
+        self.num_tokens = entry.num_tokens
+
+    def open(self) -> Content:
+        """Open and check the file if that has not been done; return what its header says."""
+        if self._header is None:
+            self._open()
+        return self._content
+
+    @property
+    def entry(self) -> Entry:
+        """The shard's entry for a manifest, from the file itself."""
+        content = self.open()
+        return Entry(
+            name=self.path.name,
+            num_bytes=self._file.num_bytes,
+            num_documents=content.num_documents,
+            num_tokens=content.num_tokens,
+            digest=self._digest(),
+        )
+
+    def token_array(self) -> Tokens | None:
+        """See ShardLike."""
+        self.open()
+        return self._array("tokens") if self.access == "map" and self.check == "headers" else None
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """See ShardLike; raises IndexError outside the shard."""
+        self.open()
+        return self._items("tokens", start, stop)
+
+    def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
+        """See ShardLike."""
+        tokens = self.token_array()
+        if tokens is not None:
+            return rows_of(tokens, starts, length)
+        return np.stack([self.read(start, start + length) for start in starts.tolist()])
+
+    def offsets(self) -> Offsets:
+        """See ShardLike; under ``access="read"`` the array is read whole: 8 bytes a document."""
+        self.open()
+        return ArrayOffsets(self._items("document_offsets", 0, self.num_documents + 1))
+
+    def field(self, name: str, document: int) -> npt.NDArray[Any]:
+        """See ShardLike; raises FormatError for offsets or bools that cannot be."""
+        kind = name.partition(".")[0]
+        if kind == "document":
+            return self._items(name, document, document + 1)[0]
+        source = "document_offsets" if kind == "token" else f"{name}.offsets"
+        self.open()
+        start, stop = self._items(source, document, document + 2).tolist()
+        if not 0 <= start <= stop <= self._arrays[name].shape[0]:
+            raise FormatError(
+                f"{self.path}: {source}[{document}] and the next are {start:,} and {stop:,}: they must not decrease: the file is damaged."
+            )
+        return self._items(name, start, stop)
+
+    def verify(self) -> None:
+        """See ShardLike: checksums of all blocks, all offsets, all ids, all bools."""
+        content = self.open()
+        for block in range(len(self._checksums) - 1):
+            self._check_block(block)
+        for name, array in self._arrays.items():
+            if name == "document_offsets" or name.endswith(".offsets"):
+                check_offsets(self._items(name, 0, array.shape[0]), f"{self.path}: {name}")
+        self._check_paddings()
+        for start, stop in blocks(self.num_tokens):
+            largest = int(self._items("tokens", start, stop).max())
+            if largest >= content.vocab_size:
+                raise FormatError(
+                    f"{self.path}: tokens {start:,} … {stop:,} hold the id {largest:,}, expected ids below vocab_size {content.vocab_size:,}."
+                )
+        for name, array in self._arrays.items():
+            if array.code == "BOOL":
+                self._items(name, 0, array.shape[0])
+
+    @property
+    def _arrays(self) -> Mapping[str, Array]:
+        assert self._header is not None
+        return self._header.arrays
+
+    def _open(self) -> None:
+        path = str(self.path)
+        with self.path.open("rb") as file:
+            num_bytes = file.seek(0, 2)
+            file.seek(0)
+            first = file.read(8)
+            size = decode_size(first, path=path, num_bytes=num_bytes)
+            raw = first + file.read(size - 8)
+            header = decode(raw, path=path, num_bytes=num_bytes)
+            content = _content(header, path)
+            checksums = header.arrays["checksums"]
+            file.seek(header.size + checksums.start)
+            stored = np.frombuffer(file.read(checksums.num_bytes), dtype="<u4")
+        if zlib.crc32(raw) != stored[0]:
+            raise FormatError(
+                f"{path}: byte 0: the header's checksum is {zlib.crc32(raw):#010x}, expected {stored[0]:#010x}: the file is damaged: copy it again."
+            )
+        self._file = FileBytes(self.path, num_bytes, self.access)
+        self._checksums = stored
+        self._checked = np.zeros(len(stored) - 1, dtype=bool)
+        self._content = content
+        self._header = header
+        try:
+            self._check_entry(raw)
+            self._check_ends()
+        except FormatError:
+            self._header = None
+            raise
+
+    def _check_entry(self, raw: bytes) -> None:
+        if self.expected is not None:
+            found = Entry(
+                name=self.expected.name,
+                num_bytes=self._file.num_bytes,
+                num_documents=self._content.num_documents,
+                num_tokens=self._content.num_tokens,
+                digest=hashlib.sha256(raw + self._checksums.tobytes()).hexdigest(),
+            )
+            for key in ("num_bytes", "num_documents", "num_tokens", "digest"):
+                if getattr(found, key) != getattr(self.expected, key):
+                    raise FormatError(
+                        f"{self.path}: {key} is {getattr(found, key)!r}, but dataset.json expects {getattr(self.expected, key)!r}: "
+                        "the file belongs to another corpus or version: copy the corpus again."
+                    )
+
+    def _check_ends(self) -> None:
+        for name, array in self._arrays.items():
+            if name != "document_offsets" and not name.endswith(".offsets"):
+                continue
+            items = self._arrays["tokens" if name == "document_offsets" else name.removesuffix(".offsets")].shape[0]
+            count = array.shape[0]
+            ends = [int(self._raw(name, at, at + 1)[0]) for at in (0, count - 1)]
+            if ends != [0, items]:
+                raise FormatError(
+                    f"{self.path}: {name} begins with {ends[0]:,} and ends with {ends[1]:,}, expected 0 and {items:,}: the file is damaged."
+                )
+
+    def _check_paddings(self) -> None:
+        assert self._header is not None
+        at = 0
+        for name, array in self._arrays.items():
+            if self._file.read(self._header.size + at, self._header.size + array.start).any():
+                raise FormatError(f"{self.path}: the padding before {name} holds a byte other than 0: the file was tampered with.")
+            at = array.stop
+
+    def _digest(self) -> str:
+        assert self._header is not None
+        with self.path.open("rb") as file:
+            return hashlib.sha256(file.read(self._header.size) + self._checksums.tobytes()).hexdigest()
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        """Return a whole array as a view of the map."""
+        assert self._header is not None
+        array = self._arrays[name]
+        start = self._header.size + array.start
+        return self._file.map()[start : start + array.num_bytes].view(array.dtype).reshape(array.shape)
+
+    def _raw(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return items of an array without checking its blocks."""
+        assert self._header is not None
+        array = self._arrays[name]
+        size = array.num_bytes // array.shape[0] if array.shape[0] else 0
+        at = self._header.size + array.start
+        return self._file.read(at + start * size, at + stop * size).view(array.dtype).reshape((stop - start, *array.shape[1:]))
+
+    def _items(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return items start … stop of an array, checked as ``check`` asks."""
+        self.open()
+        array = self._arrays[name]
+        if not 0 <= start <= stop <= array.shape[0]:
+            raise IndexError(f"{self.path}: {name}[{start}:{stop}] is outside of its {array.shape[0]:,} items.")
+        if self.check == "blocks" and stop > start:
+            size = array.num_bytes // array.shape[0]
+            first, last = (array.start + start * size) // BLOCK, (array.start + stop * size - 1) // BLOCK
+            for block in range(first, last + 1):
+                if not self._checked[block]:
+                    self._check_block(block)
+        items = self._raw(name, start, stop)
+        if array.code == "BOOL" and items.size and items.view(np.uint8).max() > 1:
+            raise FormatError(f"{self.path}: {name}[{start}:{stop}] holds a byte other than 0 and 1, which is no bool: the file is damaged.")
+        return items
+
+    def _check_block(self, block: int) -> None:
+        assert self._header is not None
+        end = self._header.arrays["checksums"].start
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, end)
+        found = zlib.crc32(self._file.read(self._header.size + start, self._header.size + stop))
+        if found != self._checksums[block + 1]:
+            raise FormatError(
+                f"{self.path}: bytes {self._header.size + start:,} … {self._header.size + stop:,} have the checksum {found:#010x}, expected "
+                f"{int(self._checksums[block + 1]):#010x}: the file is damaged: copy it again."
+            )
+        self._checked[block] = True
+
+
+def rows_of(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
+    """Return [len(starts), length], a fresh array: ``length`` tokens of a 1-D array from each start on; one gather, no loop."""
+    last = len(tokens) - length
+    if last < 0 or (len(starts) and not (0 <= int(starts.min()) and int(starts.max()) <= last)):
+        raise IndexError(f"a row of {length:,} tokens does not lie in an array of {len(tokens):,}.")
+    step = tokens.strides[0]
+    windows = np.lib.stride_tricks.as_strided(tokens, (last + 1, length), (step, step), writeable=False)
+    return np.asarray(windows[starts])
+
+
+def check_offsets(offsets: npt.NDArray[Any], where: str) -> None:
+    """Raise FormatError at the first offset that is smaller than the one before; in pieces, so that memory stays small."""
+    for start in range(0, len(offsets) - 1, 1 << 20):
+        piece = offsets[start : start + (1 << 20) + 1]
+        wrong = np.flatnonzero(piece[1:] < piece[:-1])
+        if len(wrong):
+            at = start + int(wrong[0])
+            raise FormatError(
+                f"{where}[{at + 1}] is {int(offsets[at + 1]):,}, after {int(offsets[at]):,}: offsets must not decrease: the file is damaged."
+            )
+
+
+def _content(header: Header, path: str) -> Content:
+    """Check the metadata against the arrays and return what it says."""
+    data = header.metadata
+    version = data.get("format_version")
+    if type(version) is not int or version < 1:
+        raise FormatError(f"{path}: format_version is {version!r}, expected 1 to {FORMAT_VERSION}: the file is damaged.")
+    if version > FORMAT_VERSION:
+        raise FormatError(f"{path}: format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it.")
+    if set(data) != _KEYS:
+        odd = ", ".join(sorted(set(data) ^ _KEYS))
+        raise FormatError(f"{path}: the metadata's keys differ from those of format version {version} in {odd}: the file is damaged.")
+    try:
+        content = _parse(data)
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path}: {error}") from None
+    expected = arrays_of(
+        code_of(content.vocab_size),
+        content.fields,
+        num_tokens=content.num_tokens,
+        num_documents=content.num_documents,
+        ragged={name: array.shape[0] if array.shape else 0 for name, array in header.arrays.items()},
+    )
+    end = header.arrays["checksums"].start if "checksums" in header.arrays else 0
+    expected.append(checksums_of(end))
+    found = [(a.name, a.code, a.shape) for a in header.arrays.values()]
+    wanted = [(a.name, a.code, a.shape) for a in expected]
+    if found != wanted:
+        odd = next((f, w) for f, w in zip([*found, None], [*wanted, None], strict=False) if f != w)
+        raise FormatError(f"{path}: an array is {odd[0]}, expected {odd[1]} for the counts and fields of the header: the file is damaged.")
+    return content
+
+
+def _parse(data: dict[str, Any]) -> Content:
+    for key, least, most in (("num_documents", 0, 2**62), ("num_tokens", 0, 2**62), ("vocab_size", 1, 2**32)):
+        if type(data[key]) is not int or not least <= data[key] <= most:
+            raise ValueError(f"{key} is {data[key]!r}, expected an integer from {least} to {most:,}.")
+    provenance = data["provenance"]
+    if not isinstance(provenance, dict) or not all(isinstance(value, str) for value in provenance.values()):
+        raise ValueError(f"provenance is {provenance!r}, expected an object of texts.")
+    tokenizer = None if data["tokenizer"] is None else TokenizerIdentity.from_json(data["tokenizer"])
+    if tokenizer is not None and tokenizer.vocab_size != data["vocab_size"]:
+        raise ValueError(f"vocab_size is {data['vocab_size']:,} but the tokenizer's is {tokenizer.vocab_size:,}.")
+    fields = fields_from_json(data["fields"])
+    return Content(
+        vocab_size=data["vocab_size"],
+        num_documents=data["num_documents"],
+        num_tokens=data["num_tokens"],
+        fields=fields,
+        tokenizer=tokenizer,
+        provenance=provenance,
+    )
+
+
+def code_of(vocab_size: int) -> str:
+    """Return the code of the narrowest dtype for ids below ``vocab_size``: U8, U16 or U32."""
+    return "U8" if vocab_size <= 2**8 else "U16" if vocab_size <= 2**16 else "U32"
