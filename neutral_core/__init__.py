@@ -1,1 +1,28 @@
-"""Millstream's core."""
+"""Millstream's core: the format, the order, the batches and a plain loader, in numpy and the standard library.
+
+    corpus = open_corpus("corpora/books")
+    plan = Plan([Source(corpus, name="books")], seq_len=2048, seed=17)
+    with Loader(plan, batch_size=512) as loader:
+        for batch in loader:
+            batch["tokens"]          # uint16[512, 2049]
+
+Everything public is a name of this module; FORMAT.md and docs/order.md say what it promises.
+"""
+
+from neutral_core.errors import FormatError, StateError
+from neutral_core.format.corpus import Corpus, memory_corpus
+from neutral_core.format.fields import Field
+from neutral_core.format.tokenizer import TokenizerIdentity
+from neutral_core.format.writer import CorpusWriter
+from neutral_core.layouts import open_corpus
+
+__all__ = [
+    "Corpus",
+    "CorpusWriter",
+    "Field",
+    "FormatError",
+    "StateError",
+    "TokenizerIdentity",
+    "memory_corpus",
+    "open_corpus",
+]

@@ -1,0 +1,247 @@
+"""A corpus: many shards as one ordered set of documents and one stream of tokens.
+
+Opening reads the manifest only; shards are opened and checked when they are first touched. Corpora pickle by their path and fingerprint and
+open again lazily, so that a process that receives one maps the files itself and refuses data that have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neutral_core.errors import FormatError
+from neutral_core.format.container import DTYPES
+from neutral_core.format.fields import Field
+from neutral_core.format.manifest import MANIFEST, Manifest
+from neutral_core.format.memory import MemoryShard
+from neutral_core.format.publish import PARTIAL
+from neutral_core.format.shard import CHECKS, Shard, ShardLike, code_of
+from neutral_core.format.tokenizer import TokenizerIdentity
+
+Tokens = npt.NDArray[Any]
+
+
+class Corpus:
+    """An ordered set of documents; made by ``open_corpus``, ``memory_corpus`` or a legacy layout.
+
+    Attributes:
+        num_documents, num_tokens, num_shards: int.
+        dtype: of the tokens: uint8, uint16 or uint32.
+        vocab_size: number of ids, or None where a legacy layout does not say.
+        tokenizer: TokenizerIdentity, or None where it is not known.
+        fields: name → Field, what is stored beside the tokens.
+        fingerprint: hexadecimal text that changes with the data and with nothing else.
+        notes: sentences: what was inferred or repaired on opening; empty for corpora of ours.
+        reopen: what pickle calls instead of carrying data: a function and its arguments.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[ShardLike],
+        *,
+        dtype: np.dtype[Any],
+        fingerprint: str,
+        reopen: tuple[Callable[..., Corpus], tuple[Any, ...]] | None = None,
+        vocab_size: int | None = None,
+        tokenizer: TokenizerIdentity | None = None,
+        fields: Mapping[str, Field] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.shards = tuple(shards)
+        self.dtype = dtype
+        self.fingerprint = fingerprint
+        self.vocab_size = vocab_size
+        self.tokenizer = tokenizer
+        self.fields = dict(fields or {})
+        self.notes = tuple(notes)
+        self.reopen = reopen
+        self.first_document = np.cumsum([0, *(shard.num_documents for shard in self.shards)], dtype=np.int64)
+        self.first_token = np.cumsum([0, *(shard.num_tokens for shard in self.shards)], dtype=np.int64)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the corpus, empty ones included."""
+        return int(self.first_document[-1])
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the corpus: the sum of its documents' lengths."""
+        return int(self.first_token[-1])
+
+    @property
+    def num_shards(self) -> int:
+        """Files that hold the tokens."""
+        return len(self.shards)
+
+    def document(self, index: int) -> Tokens:
+        """Return the tokens of a document: read-only, a view of the map where there is one.
+
+        Args:
+            index: 0 ≤ index < num_documents; negative ones count from the end.
+
+        Raises:
+            IndexError: there is no such document.
+            FormatError: its shard is damaged.
+        """
+        shard, local = self._locate(index)
+        start, stop = self.shards[shard].offsets().at(np.array([local, local + 1])).tolist()
+        if start > stop:
+            raise FormatError(f"document {index:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify.")
+        return self.shards[shard].read(start, stop)
+
+    def tokens(self, start: int, stop: int) -> Tokens:
+        """Return tokens start … stop of the corpus as one stream: read-only, a view where they lie in one mapped shard, else a copy.
+
+        Raises:
+            IndexError: not 0 ≤ start ≤ stop ≤ num_tokens.
+        """
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens {start:,} … {stop:,} are outside of the corpus' {self.num_tokens:,}.")
+        pieces = [np.empty(0, dtype=self.dtype)]
+        if start < stop:
+            first = int(np.searchsorted(self.first_token, start, side="right")) - 1
+            last = int(np.searchsorted(self.first_token, stop, side="left"))
+            bounds = [(i, int(self.first_token[i]), int(self.first_token[i + 1])) for i in range(first, last)]
+            pieces = [self.shards[i].read(max(start, low) - low, min(stop, high) - low) for i, low, high in bounds if low < high]
+        if len(pieces) == 1:
+            return pieces[0]
+        joined = np.concatenate(pieces)
+        joined.flags.writeable = False
+        return joined
+
+    def document_offsets(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return where documents start … stop begin in the stream: int64[stop - start + 1], tokens, the last is where the last one ends.
+
+        Raises:
+            IndexError: not 0 ≤ start ≤ stop ≤ num_documents.
+        """
+        if not 0 <= start <= stop <= self.num_documents:
+            raise IndexError(f"documents {start:,} … {stop:,} are outside of the corpus' {self.num_documents:,}.")
+        out = np.empty(stop - start + 1, dtype=np.int64)
+        for shard, lower in enumerate(self.first_document[:-1].tolist()):
+            first, last = max(start, lower), min(stop, int(self.first_document[shard + 1]))
+            if first < last:
+                local = np.arange(first - lower, last - lower + 1)
+                out[first - start : last - start + 1] = self.first_token[shard] + self.shards[shard].offsets().at(local)
+        if start == stop:
+            out[0] = self.num_tokens if start == self.num_documents else self.document_offsets(start, start + 1)[0]
+        return out
+
+    def field(self, name: str, index: int) -> npt.NDArray[Any]:
+        """Return what is stored under a field's name for a document, read-only.
+
+        Returns:
+            ``token.``: [length, *shape]; ``document.``: [*shape]; ``ragged.``: [any, *shape]. bfloat16 and float8 as bit patterns.
+
+        Raises:
+            KeyError: no such field is declared. IndexError: there is no such document. FormatError: its shard is damaged.
+        """
+        if name not in self.fields:
+            raise KeyError(f"no field {name!r}; declared are: {', '.join(self.fields) or 'none'}.")
+        shard, local = self._locate(index)
+        return self.shards[shard].field(name, local)
+
+    def verify(self) -> None:
+        """Read everything: checksums, offsets, ids; raise FormatError at the first fault. Takes as long as reading the files does."""
+        for shard in self.shards:
+            shard.verify()
+
+    def _locate(self, index: int) -> tuple[int, int]:
+        if not -self.num_documents <= index < self.num_documents:
+            raise IndexError(f"document {index:,} is outside of the corpus' {self.num_documents:,} documents.")
+        index %= self.num_documents
+        shard = int(np.searchsorted(self.first_document, index, side="right")) - 1
+        return shard, index - int(self.first_document[shard])
+
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
+        if self.reopen is None:
+            raise TypeError(f"{self!r} was not made by open_corpus or memory_corpus, so it cannot be opened again elsewhere.")
+        return self.reopen
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.num_documents:,} documents, {self.num_tokens:,} tokens, {self.dtype}, fingerprint {self.fingerprint[:16]})"
+
+
+def open_folder(
+    path: Path, *, tokenizer: TokenizerIdentity | None, fingerprint: str | None, check: str, access: str
+) -> Corpus:
+    """Open a corpus of ours: a folder with a manifest, a folder of shards without one, or one shard.
+
+    Raises:
+        FileNotFoundError: it is not there, or not finished.
+        FormatError: manifest or shards are damaged, or the fingerprint is not theirs.
+    """
+    if check not in CHECKS:
+        raise ValueError(f"check is {check!r}, expected 'headers' or 'blocks'.")
+    folder = path.parent if path.is_file() else path
+    manifest = _manifest(path)
+    if fingerprint is not None:
+        manifest = manifest.cut(fingerprint, str(path))
+    if tokenizer is not None and manifest.tokenizer is not None and tokenizer != manifest.tokenizer:
+        raise ValueError(f"{path}: the tokenizer given is {tokenizer}, but the corpus says {manifest.tokenizer}.")
+    return Corpus(
+        [Shard(folder / entry.name, access=access, check=check, expected=entry) for entry in manifest.entries],
+        dtype=np.dtype(DTYPES[code_of(manifest.vocab_size)][1]),
+        fingerprint=manifest.chain[-1],
+        vocab_size=manifest.vocab_size,
+        tokenizer=manifest.tokenizer or tokenizer,
+        fields=manifest.fields,
+    )
+
+
+def _manifest(path: Path) -> Manifest:
+    if path.is_file():
+        return Manifest.of([Shard(path)])
+    try:
+        return Manifest.from_bytes((path / MANIFEST).read_bytes(), str(path / MANIFEST))
+    except FileNotFoundError:
+        pass
+    if (path / PARTIAL).exists():
+        # Between the two looks the writer may have finished, which removes .partial after the manifest has appeared.
+        if (path / MANIFEST).exists():
+            return _manifest(path)
+        raise FileNotFoundError(f"{path}: the corpus is not finished: it is being written, or the writer was stopped: run its command again.")
+    shards = sorted(path.glob("*.safetensors"))
+    if (path / MANIFEST).exists():
+        return _manifest(path)
+    if not shards:
+        raise FileNotFoundError(f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name.")
+    return Manifest.of([Shard(shard) for shard in shards])
+
+
+def memory_corpus(
+    documents: Sequence[npt.ArrayLike], *, vocab_size: int | None = None, tokenizer: TokenizerIdentity | None = None
+) -> Corpus:
+    """Return a corpus in memory, for tests: the same thing as one on disk, without fields.
+
+    Args:
+        documents: integers [n] each, 0 ≤ id < vocab_size.
+        vocab_size: decides the dtype; None: one more than the largest id.
+        tokenizer: its identity, or None.
+
+    Raises:
+        ValueError: an id outside of the vocabulary.
+    """
+    arrays = [np.asarray(document) for document in documents]
+    largest = max((int(array.max()) for array in arrays if array.size), default=0)
+    smallest = min((int(array.min()) for array in arrays if array.size), default=0)
+    size = largest + 1 if vocab_size is None else vocab_size
+    if smallest < 0 or largest >= size:
+        raise ValueError(f"ids run from {smallest:,} to {largest:,}, expected 0 ≤ id < vocab_size {size:,}.")
+    shard = MemoryShard(arrays, np.dtype(DTYPES[code_of(size)][1]))
+    return Corpus(
+        [shard],
+        dtype=shard.array.dtype,
+        fingerprint=shard.digest(size),
+        reopen=(_memory_corpus, (list(documents), size, tokenizer)),
+        vocab_size=size,
+        tokenizer=tokenizer,
+    )
+
+
+def _memory_corpus(documents: list[npt.ArrayLike], vocab_size: int, tokenizer: TokenizerIdentity | None) -> Corpus:
+    return memory_corpus(documents, vocab_size=vocab_size, tokenizer=tokenizer)

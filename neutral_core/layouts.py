@@ -1,0 +1,114 @@
+"""Which layout a path holds: the one place that knows them all."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from neutral_core.errors import FormatError
+from neutral_core.format.corpus import Corpus, open_folder
+from neutral_core.format.tokenizer import TokenizerIdentity
+from neutral_core.legacy.headerless import open_headerless
+from neutral_core.legacy.mmididx import MAGIC, open_pair, pair_of
+
+LAYOUTS = ("millstream", "megatron", "fairseq", "headerless")
+
+
+def open_corpus(
+    path: str | os.PathLike[str],
+    *,
+    layout: str | None = None,
+    dtype: npt.DTypeLike | None = None,
+    boundaries: str | None = None,
+    tokenizer: TokenizerIdentity | None = None,
+    fingerprint: str | None = None,
+    check: str = "headers",
+    access: str = "map",
+) -> Corpus:
+    """Open a corpus: a folder of ours, one shard, or a legacy data set in place.
+
+    Args:
+        path: of the folder or shard; for a pair of Megatron's or fairseq's its prefix, ``.idx`` or ``.bin``; for a headerless file the file.
+        layout: one of ``millstream``, ``megatron``, ``fairseq``, ``headerless`` to insist on it; None: by magic and size, never by name alone.
+        dtype: of a headerless file's ids; elsewhere only compared.
+        boundaries: of a headerless file's documents: ``eos:ID``, ``bos:ID``, ``fixed:N`` or ``none``.
+        tokenizer: who made the ids, for layouts that do not say; elsewhere only compared.
+        fingerprint: open the corpus as it was when it had this fingerprint (its first shards); of a legacy data set only compared.
+        check: ``headers``, or ``blocks`` to check each 1 MiB block of a shard of ours at its first touch.
+        access: ``map``, or ``read`` for file systems where a map is dangerous or slow (NFS, Lustre).
+
+    Returns:
+        Corpus. Opening costs a manifest (ours), a pass over the index (pairs), or a pass over the file (``eos``, ``bos``).
+
+    Raises:
+        FileNotFoundError: nothing is there, or it is not finished.
+        FormatError: what is there is damaged, or has another fingerprint.
+        ValueError: an argument is missing or unknown.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        near = difflib.get_close_matches(layout, LAYOUTS, 1)
+        raise ValueError(f"layout is {layout!r}, expected one of {', '.join(LAYOUTS)}." + (f" Did you mean {near[0]!r}?" if near else ""))
+    place = Path(path).expanduser()
+    kind = layout or _layout_of(place)
+    if kind == "millstream":
+        corpus = open_folder(place, tokenizer=tokenizer, fingerprint=fingerprint, check=check, access=access)
+    elif kind == "headerless":
+        corpus = open_headerless(
+            place, dtype=dtype, boundaries=boundaries, tokenizer=tokenizer, access=access, insist=layout is not None
+        )
+    else:
+        corpus = open_pair(place, layout=layout, tokenizer=tokenizer, access=access)
+    if fingerprint not in (None, corpus.fingerprint):
+        raise FormatError(f"{place}: the fingerprint is {corpus.fingerprint}, expected {fingerprint}: the data have changed.")
+    if kind != "headerless":
+        _refuse_spare(place, kind, dtype, boundaries, corpus)
+    corpus.reopen = (_open_again, (str(place), layout, dtype, boundaries, tokenizer, corpus.fingerprint, check, access))
+    return corpus
+
+
+def _open_again(
+    path: str,
+    layout: str | None,
+    dtype: npt.DTypeLike | None,
+    boundaries: str | None,
+    tokenizer: TokenizerIdentity | None,
+    fingerprint: str,
+    check: str,
+    access: str,
+) -> Corpus:
+    """Unpickle a corpus: open it where it is, as it was."""
+    return open_corpus(
+        path,
+        layout=layout,
+        dtype=dtype,
+        boundaries=boundaries,
+        tokenizer=tokenizer,
+        fingerprint=fingerprint,
+        check=check,
+        access=access,
+    )
+
+
+def _refuse_spare(path: Path, kind: str, dtype: npt.DTypeLike | None, boundaries: str | None, corpus: Corpus) -> None:
+    if boundaries not in (None, "index"):
+        raise ValueError(f"{path}: boundaries is {boundaries!r}, but the {kind} layout stores its documents: leave it out.")
+    if dtype is not None and np.dtype(dtype).itemsize != corpus.dtype.itemsize:
+        raise ValueError(f"{path}: dtype is {np.dtype(dtype)}, but the {kind} layout says {corpus.dtype}: leave it out.")
+
+
+def _layout_of(path: Path) -> str:
+    if path.is_dir():
+        return "millstream"
+    if pair_of(path) is not None:
+        return "pair"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such folder or file, and no pair {path.name}.idx and {path.name}.bin.")
+    with path.open("rb") as file:
+        first = file.read(16)
+    if first.startswith(MAGIC):
+        raise FileNotFoundError(f"{path}: it is the index of a pair, but {path.with_suffix('.bin').name} is not beside it.")
+    return "millstream" if first[8:10] == b'{"' or path.suffix == ".safetensors" else "headerless"

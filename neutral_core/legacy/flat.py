@@ -1,0 +1,142 @@
+"""Tokens that stand one after another in a foreign file: signed, 64-bit and unsigned integers served as uint8, uint16 or uint32."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neutral_core.errors import FormatError
+from neutral_core.format.file_bytes import FileBytes
+from neutral_core.format.offsets import Offsets
+from neutral_core.format.shard import rows_of
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredTokens:
+    """How ids are stored and served: signed ones as unsigned of the same width, 64-bit ones as uint32, each checked as it is read.
+
+    Attributes:
+        dtype: in the file, little-endian.
+        served: uint8, uint16 or uint32.
+        most: the largest id that may occur, or None where every bit pattern is one.
+    """
+
+    dtype: np.dtype[Any]
+    served: np.dtype[Any]
+    most: int | None
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any]) -> StoredTokens:
+        """Return how ids of a stored integer dtype are served; raise ValueError for another kind."""
+        dtype = dtype.newbyteorder("<")
+        if dtype.kind not in "iu":
+            raise ValueError(f"dtype is {dtype}, expected an integer type: tokens are integers.")
+        served = np.dtype(f"<u{min(dtype.itemsize, 4)}")
+        most = None if dtype.kind == "u" and dtype.itemsize <= 4 else min(int(np.iinfo(dtype).max), 2**32 - 1)
+        return cls(dtype=dtype, served=served, most=most)
+
+
+class FlatShard:
+    """One foreign file of tokens; see ShardLike.
+
+    Args:
+        file: its bytes.
+        stored: how ids are stored.
+        offsets: where documents begin.
+        num_documents: how many there are.
+        start_byte: where the tokens begin in the file; they run to its end.
+    """
+
+    __slots__ = ("_file", "_offsets", "_start", "_stored", "num_documents", "num_tokens")
+
+    def __init__(
+        self,
+        file: FileBytes,
+        stored: StoredTokens,
+        *,
+        offsets: Offsets,
+        num_documents: int,
+        start_byte: int = 0,
+    ) -> None:
+        self._file = file
+        self._stored = stored
+        self._start = start_byte
+        self._offsets = offsets
+        self.num_documents = num_documents
+        self.num_tokens = (file.num_bytes - start_byte) // stored.dtype.itemsize
+
+    def token_array(self) -> npt.NDArray[Any] | None:
+        """See ShardLike; None where ids have to be checked as they are read."""
+        if self._stored.most is not None or self._file.access != "map":
+            return None
+        return self._file.map()[self._start :].view(self._stored.dtype)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"{self._file.path}: tokens {start:,} … {stop:,} are outside of its {self.num_tokens:,}.")
+        size = self._stored.dtype.itemsize
+        found = self._file.read(self._start + start * size, self._start + stop * size).view(self._stored.dtype)
+        return self._serve(found, lambda at: start + at)
+
+    def rows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""
+        if self._file.access != "map":
+            return np.stack([self.read(start, start + length) for start in starts.tolist()])
+        found = rows_of(self._file.map()[self._start :].view(self._stored.dtype), starts, length)
+        return self._serve(found, lambda at: int(starts[at // length]) + at % length)
+
+    def offsets(self) -> Offsets:
+        """See ShardLike."""
+        return self._offsets
+
+    def field(self, name: str, document: int) -> npt.NDArray[Any]:
+        """See ShardLike; these files have no fields."""
+        raise KeyError(f"no field {name!r} for document {document}: {self._file.path} has none.")
+
+    def verify(self) -> None:
+        """See ShardLike: reads every id; these files carry no checksums."""
+        for start in range(0, self.num_tokens, 1 << 20):
+            self.read(start, min(start + (1 << 20), self.num_tokens))
+
+    def _serve(self, found: npt.NDArray[Any], position: Callable[[int], int]) -> npt.NDArray[Any]:
+        most = self._stored.most
+        if most is None:
+            return found
+        if found.size and (int(found.min()) < 0 or int(found.max()) > most):
+            at = int(np.flatnonzero((found < 0) | (found > most))[0])
+            raise FormatError(
+                f"{self._file.path}: token {position(at):,} is {int(found.flat[at]):,}, expected an id from 0 to {most:,}: these are no tokens (labels, "
+                "masked ids?), or the dtype is wrong, or the file is damaged."
+            )
+        if found.dtype.itemsize == self._stored.served.itemsize:
+            return found.view(self._stored.served)
+        served = found.astype(self._stored.served)
+        served.flags.writeable = found.flags.writeable
+        return served
+
+
+def fingerprint_of(layout: str, dtype: str, boundaries: str, paths: Sequence[Path]) -> str:
+    """Return the fingerprint of foreign files: layout, dtype, boundary rule, sizes, and 64 evenly spaced blocks of 4 KiB of each.
+
+    Never a path or a time: a copy elsewhere has the same one. It costs the same for a terabyte; it does not prove that no other byte changed.
+    """
+    state = hashlib.sha256(f"legacy 1\n{layout}\n{dtype}\n{boundaries}\n".encode())
+    for path in paths:
+        num_bytes = path.stat().st_size
+        state.update(f"{num_bytes}\n".encode())
+        spare = max(num_bytes - _SAMPLE_BYTES, 0)
+        with path.open("rb") as file:
+            for number in range(_SAMPLES):
+                file.seek(spare * number // (_SAMPLES - 1))
+                state.update(file.read(_SAMPLE_BYTES))
+    return state.hexdigest()
