@@ -39,7 +39,7 @@ class FileBytes:
         access: ``map`` or ``read``.
     """
 
-    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path")
+    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path", "views")
 
     def __init__(self, path: Path, num_bytes: int, access: str) -> None:
         if access not in ("map", "read"):
@@ -51,6 +51,7 @@ class FileBytes:
         self.access = access
         self._map: Bytes | None = None
         self._file: io.FileIO | None = None
+        self.views: dict[str, npt.NDArray[Any]] = {}  # arrays made from the map, let go with it
 
     def map(self) -> Bytes:
         """Return uint8[num_bytes], a read-only view of the map; raise OSError where the file is gone or has changed its size."""
@@ -76,6 +77,7 @@ class FileBytes:
 
     def let_go(self) -> None:
         """Drop map and descriptor; arrays that were handed out, and reads in progress, keep them as long as they live."""
+        self.views = {}
         self._map = None
         self._file = None
 

@@ -137,8 +137,16 @@ class Shard:
 
     def token_array(self) -> Tokens | None:
         """See ShardLike."""
-        self.open()
-        return self._array("tokens") if self.access == "map" and self.check == "headers" else None
+        if self.access != "map" or self.check != "headers":
+            return None
+        if self._header is None:
+            self._open()
+        tokens = self._file.views.get("tokens")
+        if tokens is None:
+            array = self._arrays["tokens"]
+            tokens = self._file.read(self._start, self._start + array.num_bytes).view(array.dtype)
+            self._file.views["tokens"] = tokens
+        return tokens
 
     def read(self, start: int, stop: int) -> Tokens:
         """See ShardLike; raises IndexError outside the shard."""
@@ -253,31 +261,26 @@ class Shard:
                 )
 
     def _check_paddings(self) -> None:
-        assert self._header is not None
         at = 0
         for name, array in self._arrays.items():
-            if self._file.read(self._header.size + at, self._header.size + array.start).any():
+            if self._file.read(self._start + at, self._start + array.start).any():
                 raise FormatError(f"{self.path}: the padding before {name} holds a byte other than 0: the file was tampered with.")
             at = array.stop
 
     def _digest(self) -> str:
-        assert self._header is not None
         with self.path.open("rb") as file:
-            return hashlib.sha256(file.read(self._header.size) + self._checksums.tobytes()).hexdigest()
+            return hashlib.sha256(file.read(self._start) + self._checksums.tobytes()).hexdigest()
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
-        """Return a whole array as a view of the map."""
+    @property
+    def _start(self) -> int:
         assert self._header is not None
-        array = self._arrays[name]
-        start = self._header.size + array.start
-        return self._file.map()[start : start + array.num_bytes].view(array.dtype).reshape(array.shape)
+        return self._header.size
 
     def _raw(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Return items of an array without checking its blocks."""
-        assert self._header is not None
         array = self._arrays[name]
         size = array.num_bytes // array.shape[0] if array.shape[0] else 0
-        at = self._header.size + array.start
+        at = self._start + array.start
         return self._file.read(at + start * size, at + stop * size).view(array.dtype).reshape((stop - start, *array.shape[1:]))
 
     def _items(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
@@ -298,13 +301,12 @@ class Shard:
         return items
 
     def _check_block(self, block: int) -> None:
-        assert self._header is not None
-        end = self._header.arrays["checksums"].start
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, end)
-        found = zlib.crc32(self._file.read(self._header.size + start, self._header.size + stop))
+        end = self._arrays["checksums"].start
+        start, stop = self._start + block * BLOCK, self._start + min((block + 1) * BLOCK, end)
+        found = zlib.crc32(self._file.read(start, stop))
         if found != self._checksums[block + 1]:
             raise FormatError(
-                f"{self.path}: bytes {self._header.size + start:,} … {self._header.size + stop:,} have the checksum {found:#010x}, expected "
+                f"{self.path}: bytes {start:,} … {stop:,} have the checksum {found:#010x}, expected "
                 f"{int(self._checksums[block + 1]):#010x}: the file is damaged: copy it again."
             )
         self._checked[block] = True

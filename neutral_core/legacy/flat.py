@@ -78,7 +78,10 @@ class FlatShard:
         """See ShardLike; None where ids have to be checked as they are read."""
         if self._stored.most is not None or self._file.access != "map":
             return None
-        return self._file.map()[self._start :].view(self._stored.dtype)
+        tokens = self._file.views.get("tokens")
+        if tokens is None:
+            tokens = self._file.views["tokens"] = self._file.map()[self._start :].view(self._stored.dtype)
+        return tokens
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""
