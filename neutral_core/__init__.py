@@ -15,12 +15,17 @@ from neutral_core.format.fields import Field
 from neutral_core.format.tokenizer import TokenizerIdentity
 from neutral_core.format.writer import CorpusWriter
 from neutral_core.layouts import open_corpus
+from neutral_core.loader import Loader
+from neutral_core.order.plan import Plan, Source
 
 __all__ = [
     "Corpus",
     "CorpusWriter",
     "Field",
     "FormatError",
+    "Loader",
+    "Plan",
+    "Source",
     "StateError",
     "TokenizerIdentity",
     "memory_corpus",
