@@ -20,26 +20,30 @@ _TOGETHER = 8  # rows of one shard from which one gather beats a copy for each
 def read_tokens(stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return [num_rows, length] of ``dtype``, a fresh array: the tokens of the pieces."""
     segments = pieces.segment
-    whole = len(segments) == num_rows
+    whole = len(segments) == num_rows  # then the pieces stand in the order of the rows
     if whole and num_rows and (segments == segments[0]).all():
         return stretches.shards[int(segments[0])].rows(pieces.start, length).astype(dtype, copy=False)
-    out = np.empty((num_rows, length), dtype=dtype)
-    for chosen in _by_segment(segments):
-        shard = stretches.shards[int(segments[chosen[0]])]
-        if whole and len(chosen) >= _TOGETHER:
-            out[pieces.row[chosen]] = shard.rows(pieces.start[chosen], length)
-            continue
+    if not num_rows:
+        return np.empty((0, length), dtype=dtype)
+    groups = _by_segment(segments) if whole else []
+    if groups and len(groups) * _TOGETHER <= num_rows:
+        out = np.empty((num_rows, length), dtype=dtype)
+        for chosen in groups:
+            out[pieces.row[chosen]] = stretches.shards[int(segments[chosen[0]])].rows(pieces.start[chosen], length)
+        return out
+    in_place = np.lexsort((pieces.column, pieces.row)) if not whole else slice(None)
+    found = []
+    for segment, start, count in zip(*(x[in_place].tolist() for x in (segments, pieces.start, pieces.length)), strict=True):
+        shard = stretches.shards[segment]
         tokens = shard.token_array()
-        for row, column, start, count in zip(
-            pieces.row[chosen].tolist(),
-            pieces.column[chosen].tolist(),
-            pieces.start[chosen].tolist(),
-            pieces.length[chosen].tolist(),
-            strict=True,
-        ):
-            found = tokens[start : start + count] if tokens is not None else shard.read(start, start + count)
-            out[row, column : column + count] = found
-    return out
+        if tokens is None:
+            found.append(shard.read(start, start + count).data)
+        else:
+            found.append(tokens.data[start : start + count])
+    if all(piece.format == found[0].format for piece in found) and found[0].itemsize == dtype.itemsize:
+        # One join of memoryviews costs half of copying each of them by a statement of its own.
+        return np.frombuffer(bytearray().join(found), dtype=dtype).reshape(num_rows, length)
+    return np.concatenate([np.asarray(piece) for piece in found]).astype(dtype).reshape(num_rows, length)
 
 
 def read_documents(
@@ -49,23 +53,25 @@ def read_documents(
 
     segment_ids count the documents of a row from 1; positions restart at 0 at each document's first token in the row, and at the row's start.
     """
-    begins = np.zeros((num_rows, length), dtype=bool)
-    begins[pieces.row, pieces.column] = True
+    begins = [pieces.row * length + pieces.column]  # of documents, as places in the rows one after another
     for chosen in _by_segment(pieces.segment):
         offsets = stretches.shards[int(pieces.segment[chosen[0]])].offsets()
         start = pieces.start[chosen]
         first, last = offsets.find(start), offsets.find(start + pieces.length[chosen] - 1)
         counts = last - first
-        if not counts.any():
-            continue
         which = np.repeat(np.arange(len(chosen)), counts)
         inner = first[which] + 1 + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        column = pieces.column[chosen][which] + offsets.at(inner) - start[which]
-        begins[pieces.row[chosen][which], column] = True
-    segment_ids = np.cumsum(begins, axis=1, dtype=np.int32)
-    columns = np.arange(length, dtype=np.int32)
-    positions = columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
-    return segment_ids, positions.astype(np.int32, copy=False)
+        begins.append(begins[0][chosen][which] + offsets.at(inner) - start[which])
+    places = np.unique(np.concatenate(begins))  # documents without tokens begin where the next one does
+    lengths = np.diff(places, append=num_rows * length)
+    row = places // length
+    number = np.arange(len(places)) - np.searchsorted(row, row)
+    segment_ids = np.repeat((number + 1).astype(np.int32), lengths)
+    width = np.int32 if num_rows * length < 2**31 else np.int64
+    positions = np.arange(num_rows * length, dtype=width)
+    positions -= np.repeat(places.astype(width), lengths)
+    shape = num_rows, length
+    return segment_ids.reshape(shape), positions.astype(np.int32, copy=False).reshape(shape)
 
 
 def pad(batch: Batch, real: npt.NDArray[np.bool_], seq_len: int) -> Batch:

@@ -1,0 +1,36 @@
+# The two commands of the README are `make demo` and `make test`; everything else is for those who work on Millstream.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The CPU build of torch and tested versions of everything else; on a machine with a GPU: make test CONSTRAINTS=
+CONSTRAINTS ?= $(if $(wildcard /dev/nvidia0),,-c .ci/constraints.txt)
+
+.PHONY: demo test check slow bench clean
+
+$(VENV)/.done: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	touch $@
+
+# Prepares a corpus from Python's own library, mixes it with a converted legacy pair, stops and resumes on another number of ranks.
+demo: $(VENV)/.done
+	$(BIN)/python examples/demo.py demo
+
+test: $(VENV)/.done
+	$(BIN)/python -m pytest -q
+
+# Format, lint, types and import rules: under 30 seconds.
+check: $(VENV)/.done
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Long proofs: many kills, gigabytes, fuzzing.
+slow: $(VENV)/.done
+	$(BIN)/python -m pytest -q -m slow
+
+bench: $(VENV)/.done
+	$(BIN)/python benchmarks/read.py
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
