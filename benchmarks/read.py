@@ -40,7 +40,9 @@ def main() -> None:
                 serve(ROUND // BATCH)
                 times[name].append((time.perf_counter() - begin) / ROUND * 1e6)
         floor = times[cases[0][0]]
-        print(f"| {'batches [8, 2049] uint16, widened to int32 by the caller':60} | µs/row | M tokens/s | of the floor |")
+        print(
+            f"| {'batches [8, 2049] uint16, widened to int32 by the caller':60} | µs/row | M tokens/s | of the floor |"
+        )
         print(f"|{'-' * 62}|{'-' * 8}|{'-' * 12}|{'-' * 14}|")
         for name, row in times.items():
             ratio = statistics.median(a / b for a, b in zip(floor, row, strict=True))
@@ -52,7 +54,9 @@ def _cases(folder: Path, num_tokens: int) -> list[tuple[str, Callable[[int], Non
     one = _corpus(folder / "one", num_tokens, num_shards=1)
     many = _corpus(folder / "many", num_tokens, num_shards=2000)
     step = many.num_documents // 1000
-    sources = [nc.Source(one, name=f"s{i}", weight=1 + i % 7, documents=slice(i * step, (i + 1) * step)) for i in range(1000)]
+    sources = [
+        nc.Source(one, name=f"s{i}", weight=1 + i % 7, documents=slice(i * step, (i + 1) * step)) for i in range(1000)
+    ]
     cases = [("floor: np.take and cast", _floor(one))]
     for name, plan in (
         ("1 shard", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1)),

@@ -17,7 +17,9 @@ Batch = dict[str, npt.NDArray[Any]]
 _TOGETHER = 8  # rows of one shard from which one gather beats a copy for each
 
 
-def read_tokens(stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def read_tokens(
+    stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
     """Return [num_rows, length] of ``dtype``, a fresh array: the tokens of the pieces."""
     segments = pieces.segment
     whole = len(segments) == num_rows  # then the pieces stand in the order of the rows
@@ -33,7 +35,9 @@ def read_tokens(stretches: Stretches, pieces: Pieces, num_rows: int, length: int
         return out
     in_place = np.lexsort((pieces.column, pieces.row)) if not whole else slice(None)
     found = []
-    for segment, start, count in zip(*(x[in_place].tolist() for x in (segments, pieces.start, pieces.length)), strict=True):
+    for segment, start, count in zip(
+        *(x[in_place].tolist() for x in (segments, pieces.start, pieces.length)), strict=True
+    ):
         shard = stretches.shards[segment]
         tokens = shard.token_array()
         if tokens is None:

@@ -39,9 +39,13 @@ def sample_of(state: Any, fingerprint: str, parts: Mapping[str, str]) -> int:
     """Return the sample at which a saved state goes on; raise StateError, naming the part, where it is another plan's."""
     if not isinstance(state, Mapping) or set(state) != _KEYS:
         found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"state: expected a dict with {', '.join(sorted(_KEYS))}, found {found}: it is no state of Millstream's.")
+        raise StateError(
+            f"state: expected a dict with {', '.join(sorted(_KEYS))}, found {found}: it is no state of Millstream's."
+        )
     if state["version"] != VERSION:
-        raise StateError(f"state: version is {state['version']!r}, expected {VERSION}: it was saved by another version of Millstream.")
+        raise StateError(
+            f"state: version is {state['version']!r}, expected {VERSION}: it was saved by another version of Millstream."
+        )
     sample = state["sample"]
     if type(sample) is not int or not 0 <= sample <= MAX_SAMPLE:
         raise StateError(f"state: sample is {sample!r}, expected an integer from 0 to 2^62.")
@@ -49,8 +53,12 @@ def sample_of(state: Any, fingerprint: str, parts: Mapping[str, str]) -> int:
         raise StateError(f"state: parts is {state['parts']!r}, expected a dict of digests.")
     different = [name for name in {**parts, **state["parts"]} if parts.get(name) != state["parts"].get(name)]
     if different:
-        reasons = "; ".join(f"{name} differs ({_CONSEQUENCE.get(name, 'a part that this version does not know')})" for name in different)
+        reasons = "; ".join(
+            f"{name} differs ({_CONSEQUENCE.get(name, 'a part that this version does not know')})" for name in different
+        )
         raise StateError(f"state: it was saved by another plan: {reasons}.")
     if state["fingerprint"] != fingerprint:
-        raise StateError("state: its parts are this plan's but its fingerprint is not: it was changed by hand or damaged.")
+        raise StateError(
+            "state: its parts are this plan's but its fingerprint is not: it was changed by hand or damaged."
+        )
     return sample

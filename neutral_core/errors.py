@@ -1,8 +1,8 @@
 """The two exceptions of Millstream's own; bad arguments raise ValueError, TypeError or IndexError.
 
-    ValueError
-    ├── FormatError   bytes that are not what they should be (truncated, flipped, mixed up, hostile, newer)
-    └── StateError    a state that does not belong to this plan
+ValueError
+├── FormatError   bytes that are not what they should be (truncated, flipped, mixed up, hostile, newer)
+└── StateError    a state that does not belong to this plan
 """
 
 

@@ -51,7 +51,10 @@ def open_corpus(
     """
     if layout is not None and layout not in LAYOUTS:
         near = difflib.get_close_matches(layout, LAYOUTS, 1)
-        raise ValueError(f"layout is {layout!r}, expected one of {', '.join(LAYOUTS)}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(
+            f"layout is {layout!r}, expected one of {', '.join(LAYOUTS)}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+        )
     place = Path(path).expanduser()
     kind = layout or _layout_of(place)
     if kind == "millstream":
@@ -63,7 +66,9 @@ def open_corpus(
     else:
         corpus = open_pair(place, layout=layout, tokenizer=tokenizer, access=access)
     if fingerprint not in (None, corpus.fingerprint):
-        raise FormatError(f"{place}: the fingerprint is {corpus.fingerprint}, expected {fingerprint}: the data have changed.")
+        raise FormatError(
+            f"{place}: the fingerprint is {corpus.fingerprint}, expected {fingerprint}: the data have changed."
+        )
     if kind != "headerless":
         _refuse_spare(place, kind, dtype, boundaries, corpus)
     corpus.reopen = (_open_again, (str(place), layout, dtype, boundaries, tokenizer, corpus.fingerprint, check, access))
@@ -95,9 +100,13 @@ def _open_again(
 
 def _refuse_spare(path: Path, kind: str, dtype: npt.DTypeLike | None, boundaries: str | None, corpus: Corpus) -> None:
     if boundaries not in (None, "index"):
-        raise ValueError(f"{path}: boundaries is {boundaries!r}, but the {kind} layout stores its documents: leave it out.")
+        raise ValueError(
+            f"{path}: boundaries is {boundaries!r}, but the {kind} layout stores its documents: leave it out."
+        )
     if dtype is not None and np.dtype(dtype).itemsize != corpus.dtype.itemsize:
-        raise ValueError(f"{path}: dtype is {np.dtype(dtype)}, but the {kind} layout says {corpus.dtype}: leave it out.")
+        raise ValueError(
+            f"{path}: dtype is {np.dtype(dtype)}, but the {kind} layout says {corpus.dtype}: leave it out."
+        )
 
 
 def _layout_of(path: Path) -> str:
@@ -106,9 +115,13 @@ def _layout_of(path: Path) -> str:
     if pair_of(path) is not None:
         return "pair"
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such folder or file, and no pair {path.name}.idx and {path.name}.bin.")
+        raise FileNotFoundError(
+            f"{path}: there is no such folder or file, and no pair {path.name}.idx and {path.name}.bin."
+        )
     with path.open("rb") as file:
         first = file.read(16)
     if first.startswith(MAGIC):
-        raise FileNotFoundError(f"{path}: it is the index of a pair, but {path.with_suffix('.bin').name} is not beside it.")
+        raise FileNotFoundError(
+            f"{path}: it is the index of a pair, but {path.with_suffix('.bin').name} is not beside it."
+        )
     return "millstream" if first[8:10] == b'{"' or path.suffix == ".safetensors" else "headerless"

@@ -121,7 +121,9 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _start(self, sample: int) -> None:
@@ -145,7 +147,9 @@ class Loader:
         else:
             while len(self._ahead) < self._depth and self._batches_from(self._next_to_read):
                 count = self._take()
-                self._ahead.append(self._pool.submit(self._order.read, self._next_to_read - count * self.batch_size, count))
+                self._ahead.append(
+                    self._pool.submit(self._order.read, self._next_to_read - count * self.batch_size, count)
+                )
             if not self._ahead:
                 raise StopIteration
             self._chunk = self._ahead[0].result()
@@ -154,7 +158,9 @@ class Loader:
 
     def _take(self) -> int:
         """Return the batches of the next chunk to read, and move on behind them."""
-        into = self._next_to_read // self.batch_size % self.batches_per_chunk  # chunks end where blocks of located samples do
+        into = (
+            self._next_to_read // self.batch_size % self.batches_per_chunk
+        )  # chunks end where blocks of located samples do
         count = min(self.batches_per_chunk - into, self._batches_from(self._next_to_read))
         if not count:
             raise StopIteration
@@ -214,15 +220,23 @@ class _OrderBlocks:
 
 
 def _check(batch_size: int, dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:
-    for name, value, least in (("batch_size", batch_size, 1), ("dp_world_size", dp_world_size, 1), ("threads", threads, 0)):
+    for name, value, least in (
+        ("batch_size", batch_size, 1),
+        ("dp_world_size", dp_world_size, 1),
+        ("threads", threads, 0),
+    ):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}, expected an integer from {least} on.")
     if type(dp_rank) is not int or not 0 <= dp_rank < dp_world_size:
-        raise ValueError(f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}.")
+        raise ValueError(
+            f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}."
+        )
     if batch_size % dp_world_size:
         lower = batch_size // dp_world_size * dp_world_size
         near = f"{lower} or {lower + dp_world_size}" if lower else f"{dp_world_size}"
-        raise ValueError(f"batch_size is {batch_size}, which {dp_world_size} ranks do not divide: the nearest that they do: {near}.")
+        raise ValueError(
+            f"batch_size is {batch_size}, which {dp_world_size} ranks do not divide: the nearest that they do: {near}."
+        )
     if num_samples is not None and (type(num_samples) is not int or not 0 <= num_samples <= cursor.MAX_SAMPLE):
         raise ValueError(f"num_samples is {num_samples!r}, expected None or an integer from 0 to 2^62.")
     if last not in _LAST:

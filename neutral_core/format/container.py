@@ -117,7 +117,9 @@ def encode(arrays: Sequence[Array], metadata: dict[str, Any]) -> bytes:
     """
     size = header_size(arrays, metadata)
     if size > MAX_HEADER:
-        raise ValueError(f"the header would have {size:,} bytes, at most {MAX_HEADER:,} are allowed: shorten the provenance")
+        raise ValueError(
+            f"the header would have {size:,} bytes, at most {MAX_HEADER:,} are allowed: shorten the provenance"
+        )
     text = _text(place(arrays), metadata, widest=False)
     return (size - 8).to_bytes(8, "little") + text + b" " * (size - 8 - len(text))
 
@@ -154,9 +156,13 @@ def decode(raw: bytes, *, path: str, num_bytes: int) -> Header:
         tree = canonical.loads(text)
         exact = isinstance(tree, dict) and canonical.dumps(tree) == text
     except ValueError as error:
-        raise FormatError(f"{path}: the header is not valid JSON ({error}): it is no shard, or damaged: copy it again.") from None
+        raise FormatError(
+            f"{path}: the header is not valid JSON ({error}): it is no shard, or damaged: copy it again."
+        ) from None
     if not exact:
-        raise FormatError(f"{path}: the header is not canonical JSON (sorted keys, no spaces): it was not written by Millstream.")
+        raise FormatError(
+            f"{path}: the header is not canonical JSON (sorted keys, no spaces): it was not written by Millstream."
+        )
     metadata = _metadata(tree.pop("__metadata__", None), path)
     arrays = sorted((_array(name, entry, path) for name, entry in tree.items()), key=lambda a: (a.start, a.stop))
     _check_placement(arrays, len(raw), num_bytes, path)
@@ -201,7 +207,9 @@ def _metadata(entry: Any, path: str) -> dict[str, Any]:
         metadata = canonical.loads(text)
         exact = isinstance(metadata, dict) and canonical.dumps(metadata) == text
     except ValueError as error:
-        raise FormatError(f"{path}: the metadata is not valid JSON ({error}): the file is damaged: copy it again.") from None
+        raise FormatError(
+            f"{path}: the metadata is not valid JSON ({error}): the file is damaged: copy it again."
+        ) from None
     if not exact:
         raise FormatError(f"{path}: the metadata is not a canonical JSON object: it was not written by Millstream.")
     assert isinstance(metadata, dict)
@@ -245,7 +253,11 @@ def _check_placement(arrays: list[Array], size: int, num_bytes: int, path: str) 
             )
         at = array.stop
     if size + at != num_bytes:
-        what = "the copy was cut short: copy it again" if num_bytes < size + at else "something was appended: it is not the file that was written"
+        what = (
+            "the copy was cut short: copy it again"
+            if num_bytes < size + at
+            else "something was appended: it is not the file that was written"
+        )
         raise FormatError(f"{path}: the header promises {size + at:,} bytes but the file has {num_bytes:,}; {what}.")
 
 

@@ -90,7 +90,9 @@ class Corpus:
         shard, local = self._locate(index)
         start, stop = self.shards[shard].offsets().at(np.array([local, local + 1])).tolist()
         if start > stop:
-            raise FormatError(f"document {index:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify.")
+            raise FormatError(
+                f"document {index:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify."
+            )
         return self.shards[shard].read(start, stop)
 
     def tokens(self, start: int, stop: int) -> Tokens:
@@ -106,7 +108,11 @@ class Corpus:
             first = int(np.searchsorted(self.first_token, start, side="right")) - 1
             last = int(np.searchsorted(self.first_token, stop, side="left"))
             bounds = [(i, int(self.first_token[i]), int(self.first_token[i + 1])) for i in range(first, last)]
-            pieces = [self.shards[i].read(max(start, low) - low, min(stop, high) - low) for i, low, high in bounds if low < high]
+            pieces = [
+                self.shards[i].read(max(start, low) - low, min(stop, high) - low)
+                for i, low, high in bounds
+                if low < high
+            ]
         if len(pieces) == 1:
             return pieces[0]
         joined = np.concatenate(pieces)
@@ -159,7 +165,9 @@ class Corpus:
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[Any, ...]]:
         if self.reopen is None:
-            raise TypeError(f"{self!r} was not made by open_corpus or memory_corpus, so it cannot be opened again elsewhere.")
+            raise TypeError(
+                f"{self!r} was not made by open_corpus or memory_corpus, so it cannot be opened again elsewhere."
+            )
         return self.reopen
 
     def __repr__(self) -> str:
@@ -204,12 +212,16 @@ def _manifest(path: Path) -> Manifest:
         # Between the two looks the writer may have finished, which removes .partial after the manifest has appeared.
         if (path / MANIFEST).exists():
             return _manifest(path)
-        raise FileNotFoundError(f"{path}: the corpus is not finished: it is being written, or the writer was stopped: run its command again.")
+        raise FileNotFoundError(
+            f"{path}: the corpus is not finished: it is being written, or the writer was stopped: run its command again."
+        )
     shards = sorted(path.glob("*.safetensors"))
     if (path / MANIFEST).exists():
         return _manifest(path)
     if not shards:
-        raise FileNotFoundError(f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name.")
+        raise FileNotFoundError(
+            f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name."
+        )
     return Manifest.of([Shard(shard) for shard in shards])
 
 

@@ -98,7 +98,9 @@ def read_into(file: io.FileIO, out: memoryview, start: int) -> None:
     while done < len(out):
         count = os.preadv(file.fileno(), [out[done:]], start + done)
         if count == 0:
-            raise OSError(f"{file.name}: the file ends after {start + done:,} bytes: it was truncated after it was opened.")
+            raise OSError(
+                f"{file.name}: the file ends after {start + done:,} bytes: it was truncated after it was opened."
+            )
         done += count
 
 

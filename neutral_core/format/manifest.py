@@ -97,9 +97,13 @@ class Manifest:
             if type(version) is not int or version < 1:
                 raise ValueError(f"format_version is {version!r}, expected 1 to {FORMAT_VERSION}.")
             if version > FORMAT_VERSION:
-                raise ValueError(f"format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it.")
+                raise ValueError(
+                    f"format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it."
+                )
             if set(data) != _KEYS:
-                raise ValueError(f"its keys differ from those expected in {', '.join(sorted(set(data) ^ _KEYS))}: the file is damaged.")
+                raise ValueError(
+                    f"its keys differ from those expected in {', '.join(sorted(set(data) ^ _KEYS))}: the file is damaged."
+                )
             manifest = cls._parse(data)
         except (ValueError, TypeError) as error:
             raise FormatError(f"{path}: {error}") from None
@@ -127,7 +131,7 @@ def _entry(item: Any) -> Entry:
     if not isinstance(item, dict) or set(item) != set(Entry.__dataclass_fields__):
         raise ValueError(f"a shard is {item!r}, expected an object with {', '.join(Entry.__dataclass_fields__)}.")
     name, digest = item["name"], item["digest"]
-    if not isinstance(name, str) or not name or name.startswith(".") or set(name) & set('/\\:\0'):
+    if not isinstance(name, str) or not name or name.startswith(".") or set(name) & set("/\\:\0"):
         raise ValueError(f"a shard's name is {name!r}, expected the name of a file in the same folder.")
     if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"the digest of shard {name} is {digest!r}, expected 64 lower-case hexadecimal digits.")

@@ -8,7 +8,6 @@ crash: ``publish`` with the same list goes on from any of them.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +40,13 @@ class Workplace:
         self.directory = Path(directory)
         self.path = self.directory / PARTIAL
         if (self.directory / MANIFEST).exists():
-            raise FileExistsError(f"{self.directory}: there is a corpus already; a corpus is never overwritten: choose another folder.")
+            raise FileExistsError(
+                f"{self.directory}: there is a corpus already; a corpus is never overwritten: choose another folder."
+            )
         if self.directory.exists() and not self.path.exists() and any(self.directory.iterdir()):
-            raise FileExistsError(f"{self.directory}: the folder is not empty; a corpus is written into a new or empty folder: choose another.")
+            raise FileExistsError(
+                f"{self.directory}: the folder is not empty; a corpus is written into a new or empty folder: choose another."
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / _LOCK, "ab")  # noqa: SIM115 - held until __exit__
         if fcntl is not None:
@@ -51,7 +54,9 @@ class Workplace:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
-                raise BlockingIOError(f"{self.directory}: another process is writing there now; wait for it or choose another folder.") from None
+                raise BlockingIOError(
+                    f"{self.directory}: another process is writing there now; wait for it or choose another folder."
+                ) from None
 
     def clear(self) -> None:
         """Remove everything in the workplace, left by an earlier process, but the lock."""
@@ -66,12 +71,18 @@ class Workplace:
     def __enter__(self) -> Workplace:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
 
-def publish(directory: str | os.PathLike[str], shard_paths: Sequence[Path], extra_files: Mapping[str, bytes] | None = None) -> Manifest:
+def publish(
+    directory: str | os.PathLike[str], shard_paths: Sequence[Path], extra_files: Mapping[str, bytes] | None = None
+) -> Manifest:
     """Make finished shard files a corpus: move them into ``directory`` as shard-00000.safetensors, …, then write ``dataset.json``.
+
+    ``.partial`` is left to the caller where anything is still in it.
 
     Args:
         directory: of the corpus; made if it is missing.
@@ -97,7 +108,8 @@ def publish(directory: str | os.PathLike[str], shard_paths: Sequence[Path], extr
     for name, content in (extra_files or {}).items():
         write_file(directory / name, content, by_way_of=partial)
     write_file(directory / MANIFEST, manifest.to_bytes(), by_way_of=partial)
-    shutil.rmtree(partial)
+    if not any(partial.iterdir()):
+        partial.rmdir()
     fsync_folder(directory)
     return manifest
 

@@ -103,7 +103,9 @@ class Shard:
         "_checked", "_checksums", "_content", "_file", "_header", "access", "check", "expected", "num_documents", "num_tokens", "path",
     )  # fmt: skip
 
-    def __init__(self, path: Path, *, access: str = "map", check: str = "headers", expected: Entry | None = None) -> None:
+    def __init__(
+        self, path: Path, *, access: str = "map", check: str = "headers", expected: Entry | None = None
+    ) -> None:
         if check not in CHECKS:
             raise ValueError(f"check is {check!r}, expected 'headers' or 'blocks'.")
         self.path = path
@@ -151,7 +153,7 @@ class Shard:
     def read(self, start: int, stop: int) -> Tokens:
         """See ShardLike; raises IndexError outside the shard."""
         self.open()
-        return self._items("tokens", start, stop)
+        return self.items("tokens", start, stop)
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
         """See ShardLike."""
@@ -163,21 +165,21 @@ class Shard:
     def offsets(self) -> Offsets:
         """See ShardLike; under ``access="read"`` the array is read whole: 8 bytes a document."""
         self.open()
-        return ArrayOffsets(self._items("document_offsets", 0, self.num_documents + 1))
+        return ArrayOffsets(self.items("document_offsets", 0, self.num_documents + 1))
 
     def field(self, name: str, document: int) -> npt.NDArray[Any]:
         """See ShardLike; raises FormatError for offsets or bools that cannot be."""
         kind = name.partition(".")[0]
         if kind == "document":
-            return self._items(name, document, document + 1)[0]
+            return self.items(name, document, document + 1)[0]
         source = "document_offsets" if kind == "token" else f"{name}.offsets"
         self.open()
-        start, stop = self._items(source, document, document + 2).tolist()
+        start, stop = self.items(source, document, document + 2).tolist()
         if not 0 <= start <= stop <= self._arrays[name].shape[0]:
             raise FormatError(
                 f"{self.path}: {source}[{document}] and the next are {start:,} and {stop:,}: they must not decrease: the file is damaged."
             )
-        return self._items(name, start, stop)
+        return self.items(name, start, stop)
 
     def verify(self) -> None:
         """See ShardLike: checksums of all blocks, all offsets, all ids, all bools."""
@@ -186,17 +188,17 @@ class Shard:
             self._check_block(block)
         for name, array in self._arrays.items():
             if name == "document_offsets" or name.endswith(".offsets"):
-                check_offsets(self._items(name, 0, array.shape[0]), f"{self.path}: {name}")
+                check_offsets(self.items(name, 0, array.shape[0]), f"{self.path}: {name}")
         self._check_paddings()
         for start, stop in blocks(self.num_tokens):
-            largest = int(self._items("tokens", start, stop).max())
+            largest = int(self.items("tokens", start, stop).max())
             if largest >= content.vocab_size:
                 raise FormatError(
                     f"{self.path}: tokens {start:,} … {stop:,} hold the id {largest:,}, expected ids below vocab_size {content.vocab_size:,}."
                 )
         for name, array in self._arrays.items():
             if array.code == "BOOL":
-                self._items(name, 0, array.shape[0])
+                self.items(name, 0, array.shape[0])
 
     @property
     def _arrays(self) -> Mapping[str, Array]:
@@ -264,7 +266,9 @@ class Shard:
         at = 0
         for name, array in self._arrays.items():
             if self._file.read(self._start + at, self._start + array.start).any():
-                raise FormatError(f"{self.path}: the padding before {name} holds a byte other than 0: the file was tampered with.")
+                raise FormatError(
+                    f"{self.path}: the padding before {name} holds a byte other than 0: the file was tampered with."
+                )
             at = array.stop
 
     def _digest(self) -> str:
@@ -281,10 +285,14 @@ class Shard:
         array = self._arrays[name]
         size = array.num_bytes // array.shape[0] if array.shape[0] else 0
         at = self._start + array.start
-        return self._file.read(at + start * size, at + stop * size).view(array.dtype).reshape((stop - start, *array.shape[1:]))
+        return (
+            self._file.read(at + start * size, at + stop * size)
+            .view(array.dtype)
+            .reshape((stop - start, *array.shape[1:]))
+        )
 
-    def _items(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return items start … stop of an array, checked as ``check`` asks."""
+    def items(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return items start … stop of one of the file's arrays, by its name in the header, read-only; checked as ``check`` asks."""
         self.open()
         array = self._arrays[name]
         if not 0 <= start <= stop <= array.shape[0]:
@@ -297,7 +305,9 @@ class Shard:
                     self._check_block(block)
         items = self._raw(name, start, stop)
         if array.code == "BOOL" and items.size and items.view(np.uint8).max() > 1:
-            raise FormatError(f"{self.path}: {name}[{start}:{stop}] holds a byte other than 0 and 1, which is no bool: the file is damaged.")
+            raise FormatError(
+                f"{self.path}: {name}[{start}:{stop}] holds a byte other than 0 and 1, which is no bool: the file is damaged."
+            )
         return items
 
     def _check_block(self, block: int) -> None:
@@ -339,12 +349,18 @@ def _content(header: Header, path: str) -> Content:
     data = header.metadata
     version = data.get("format_version")
     if type(version) is not int or version < 1:
-        raise FormatError(f"{path}: format_version is {version!r}, expected 1 to {FORMAT_VERSION}: the file is damaged.")
+        raise FormatError(
+            f"{path}: format_version is {version!r}, expected 1 to {FORMAT_VERSION}: the file is damaged."
+        )
     if version > FORMAT_VERSION:
-        raise FormatError(f"{path}: format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it.")
+        raise FormatError(
+            f"{path}: format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it."
+        )
     if set(data) != _KEYS:
         odd = ", ".join(sorted(set(data) ^ _KEYS))
-        raise FormatError(f"{path}: the metadata's keys differ from those of format version {version} in {odd}: the file is damaged.")
+        raise FormatError(
+            f"{path}: the metadata's keys differ from those of format version {version} in {odd}: the file is damaged."
+        )
     try:
         content = _parse(data)
     except (ValueError, TypeError) as error:
@@ -362,7 +378,9 @@ def _content(header: Header, path: str) -> Content:
     wanted = [(a.name, a.code, a.shape) for a in expected]
     if found != wanted:
         odd = next((f, w) for f, w in zip([*found, None], [*wanted, None], strict=False) if f != w)
-        raise FormatError(f"{path}: an array is {odd[0]}, expected {odd[1]} for the counts and fields of the header: the file is damaged.")
+        raise FormatError(
+            f"{path}: an array is {odd[0]}, expected {odd[1]} for the counts and fields of the header: the file is damaged."
+        )
     return content
 
 

@@ -49,7 +49,9 @@ class Schema:
         if type(self.vocab_size) is not int or not 1 <= self.vocab_size <= 2**32:
             raise ValueError(f"vocab_size is {self.vocab_size!r}, expected an integer from 1 to 2^32.")
         if self.tokenizer is not None and self.tokenizer.vocab_size != self.vocab_size:
-            raise ValueError(f"vocab_size is {self.vocab_size:,} but the tokenizer's is {self.tokenizer.vocab_size:,}: give the tokenizer's.")
+            raise ValueError(
+                f"vocab_size is {self.vocab_size:,} but the tokenizer's is {self.tokenizer.vocab_size:,}: give the tokenizer's."
+            )
         object.__setattr__(self, "fields", check_fields(self.fields))
         if sum(len(key) + len(value) for key, value in self.provenance.items()) > 1 << 20:
             raise ValueError("provenance holds more than 1 MiB of text: it is written into every shard; shorten it.")
@@ -172,7 +174,9 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None:
             self.abort()
             return
@@ -216,11 +220,15 @@ class ShardWriter:
             "tokenizer."
         )
 
-    def _check_fields(self, values: Mapping[str, Any], num_tokens: int, num_documents: int) -> dict[str, npt.NDArray[Any]]:
+    def _check_fields(
+        self, values: Mapping[str, Any], num_tokens: int, num_documents: int
+    ) -> dict[str, npt.NDArray[Any]]:
         """Return what each spool takes."""
         if set(values) != set(self.schema.fields):
             odd = ", ".join(sorted(set(values) ^ set(self.schema.fields)))
-            raise ValueError(f"{self.path}: the fields given differ from those declared in {odd}: each document has a value for each field.")
+            raise ValueError(
+                f"{self.path}: the fields given differ from those declared in {odd}: each document has a value for each field."
+            )
         checked = {}
         for name, declared in self.schema.fields.items():
             kind = name.partition(".")[0]

@@ -125,10 +125,13 @@ class CorpusWriter:
     def __enter__(self) -> CorpusWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 publish(self.directory, self._series.close())
+                remove(self._workplace.path)
         except BaseException:
             kind = BaseException
             raise

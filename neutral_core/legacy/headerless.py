@@ -73,7 +73,9 @@ def open_headerless(
     if not insist:
         _refuse_magic(path)
     if dtype is None:
-        raise ValueError(f"{path}: nothing in the file says how wide its ids are; give dtype. {_evidence(path, num_bytes)}")
+        raise ValueError(
+            f"{path}: nothing in the file says how wide its ids are; give dtype. {_evidence(path, num_bytes)}"
+        )
     stored = StoredTokens.of(np.dtype(dtype))
     if num_bytes % stored.dtype.itemsize:
         raise FormatError(
@@ -83,7 +85,9 @@ def open_headerless(
     file = FileBytes(path, num_bytes, access)
     whole = FlatShard(file, stored, offsets=ArrayOffsets(np.zeros(1, dtype=np.int64)), num_documents=0)
     if boundaries is None:
-        raise ValueError(f"{path}: nothing in the file says where documents begin; give boundaries={_RULES}. {_last_id(whole)}")
+        raise ValueError(
+            f"{path}: nothing in the file says where documents begin; give boundaries={_RULES}. {_last_id(whole)}"
+        )
     notes: list[str] = []
     offsets, num_documents = _offsets(whole, boundaries, path, notes)
     return Corpus(
@@ -110,14 +114,22 @@ def _offsets(tokens: FlatShard, boundaries: str, path: Path, notes: list[str]) -
         return ComputedOffsets(-(-total // number), lambda n: np.minimum(n * number, total)), -(-total // number)
     found = _positions(tokens, number)
     if not len(found):
-        raise FormatError(f"{path}: the id {number:,} does not occur in {total:,} tokens: the tokenizer, the dtype or the rule {boundaries!r} is wrong.")
+        raise FormatError(
+            f"{path}: the id {number:,} does not occur in {total:,} tokens: the tokenizer, the dtype or the rule {boundaries!r} is wrong."
+        )
     edges = found + 1 if rule == "eos" else found
     table = np.unique(np.concatenate([[0], edges, [total]])).astype(np.int64)
     if rule == "eos" and edges[-1] != total:
-        notes.append(f"{path.name}: {total - int(edges[-1]):,} tokens after the last {number:,} are taken as a document of their own.")
+        notes.append(
+            f"{path.name}: {total - int(edges[-1]):,} tokens after the last {number:,} are taken as a document of their own."
+        )
     if rule == "bos" and edges[0] != 0:
-        notes.append(f"{path.name}: {int(edges[0]):,} tokens before the first {number:,} are taken as a document of their own.")
-    notes.append(f"{path.name}: {len(table) - 1:,} documents by the rule {boundaries}; the id occurs {len(found):,} times.")
+        notes.append(
+            f"{path.name}: {int(edges[0]):,} tokens before the first {number:,} are taken as a document of their own."
+        )
+    notes.append(
+        f"{path.name}: {len(table) - 1:,} documents by the rule {boundaries}; the id occurs {len(found):,} times."
+    )
     return ArrayOffsets(table), len(table) - 1
 
 
@@ -134,7 +146,9 @@ def _refuse_magic(path: Path) -> None:
         first = file.read(16)
     for magic, what in _MAGICS.items():
         if first.startswith(magic):
-            raise FormatError(f"{path}: byte 0: {magic!r} begins {what}, not bare tokens; if it is bare tokens all the same, give layout='headerless'.")
+            raise FormatError(
+                f"{path}: byte 0: {magic!r} begins {what}, not bare tokens; if it is bare tokens all the same, give layout='headerless'."
+            )
 
 
 def _evidence(path: Path, num_bytes: int) -> str:
@@ -149,7 +163,9 @@ def _evidence(path: Path, num_bytes: int) -> str:
         elif num_bytes:
             ids: npt.NDArray[Any] = np.frombuffer(first, dtype=np.dtype(name).newbyteorder("<"))
             zeros = int((ids == 0).sum()) * 100 // len(ids)
-            views.append(f"as {name} its first {len(ids):,} ids run from {int(ids.min()):,} to {int(ids.max()):,}, {zeros}% of them 0")
+            views.append(
+                f"as {name} its first {len(ids):,} ids run from {int(ids.min()):,} to {int(ids.max()):,}, {zeros}% of them 0"
+            )
     return f"Its {num_bytes:,} bytes say: " + "; ".join(views) + "."
 
 

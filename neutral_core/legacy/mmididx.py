@@ -109,16 +109,28 @@ def _read_index(path: Path) -> _Index:
     raw = FileBytes(path, num_bytes, "map").map()
     header = raw[:34].tobytes()
     if header[:9] != MAGIC:
-        raise FormatError(f"{path}: byte 0: found {header[:9]!r}, expected the magic {MAGIC!r}: it is no .idx of Megatron or fairseq.")
+        raise FormatError(
+            f"{path}: byte 0: found {header[:9]!r}, expected the magic {MAGIC!r}: it is no .idx of Megatron or fairseq."
+        )
     if num_bytes < 26:
-        raise FormatError(f"{path}: the file ends after {num_bytes:,} bytes, a header has at least 26; the copy was cut short: copy it again.")
+        raise FormatError(
+            f"{path}: the file ends after {num_bytes:,} bytes, a header has at least 26; the copy was cut short: copy it again."
+        )
     version, code, count = int.from_bytes(header[9:17], "little"), header[17], int.from_bytes(header[18:26], "little")
     if version != 1:
         known = "Fast-LLM's, which is not read yet" if version in (2, 3) else "unknown"
-        raise FormatError(f"{path}: byte 9: version is {version}, expected 1; version {version} of this magic is {known}.")
+        raise FormatError(
+            f"{path}: byte 9: version is {version}, expected 1; version {version} of this magic is {known}."
+        )
     if code not in CODES:
-        why = "means float32 in some tools and float64 in others, and tokens are no floats" if code in (6, 7) else "is unknown"
-        raise FormatError(f"{path}: byte 17: the dtype's code is {code}, expected one of {', '.join(map(str, CODES))}: it {why}.")
+        why = (
+            "means float32 in some tools and float64 in others, and tokens are no floats"
+            if code in (6, 7)
+            else "is unknown"
+        )
+        raise FormatError(
+            f"{path}: byte 17: the dtype's code is {code}, expected one of {', '.join(map(str, CODES))}: it {why}."
+        )
     entries = int.from_bytes(header[26:34], "little") if num_bytes >= 34 else 0
     sizes = {
         34 + 13 * count + 8 * entries: ("megatron", 34, True),
@@ -145,7 +157,9 @@ def _read_index(path: Path) -> _Index:
     )
     if index.modes is not None and index.modes.any():
         at = int(np.flatnonzero(index.modes)[0])
-        raise FormatError(f"{path}: sequence {at:,} has mode {int(index.modes[at])}, expected 0 (text): it holds no tokens; images are not read.")
+        raise FormatError(
+            f"{path}: sequence {at:,} has mode {int(index.modes[at])}, expected 0 (text): it holds no tokens; images are not read."
+        )
     return index
 
 
@@ -158,7 +172,9 @@ def _check_sequences(index: _Index, itemsize: int, num_bytes: int, bin_path: Pat
         lengths = index.lengths[start : start + _PIECE].astype(np.int64)
         if lengths.min() < 0:
             at = start + int(np.flatnonzero(lengths < 0)[0])
-            raise FormatError(f"{index.path}: sequence {at:,} has the length {int(index.lengths[at]):,}, expected 0 or more: the file is damaged.")
+            raise FormatError(
+                f"{index.path}: sequence {at:,} has the length {int(index.lengths[at]):,}, expected 0 or more: the file is damaged."
+            )
         ends = np.cumsum(lengths)
         expected = (total + ends - lengths) * itemsize
         found = index.pointers[start : start + _PIECE]
@@ -189,7 +205,9 @@ def _offsets(index: _Index, itemsize: int, num_tokens: int, wrapped: bool, notes
     count = len(index.lengths)
     documents = index.documents
     if documents is not None and count and len(documents) == 1 and documents[0] == 0:
-        notes.append(f"{index.path.name}: the document index holds [0] alone, as old merge tools leave it: each sequence is taken as a document.")
+        notes.append(
+            f"{index.path.name}: the document index holds [0] alone, as old merge tools leave it: each sequence is taken as a document."
+        )
         documents = None
     if documents is not None:
         _check_documents(documents, count, index.path)
@@ -215,7 +233,9 @@ def _offsets(index: _Index, itemsize: int, num_tokens: int, wrapped: bool, notes
 
 def _check_documents(documents: npt.NDArray[Any], count: int, path: Path) -> None:
     if not len(documents):
-        raise FormatError(f"{path}: byte 26: the document index has no entries, expected at least one: the file is damaged.")
+        raise FormatError(
+            f"{path}: byte 26: the document index has no entries, expected at least one: the file is damaged."
+        )
     if documents[0] != 0 or documents[-1] != count:
         raise FormatError(
             f"{path}: the document index runs from {int(documents[0]):,} to {int(documents[-1]):,}, expected 0 to {count:,}, the number of "

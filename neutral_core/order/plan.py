@@ -48,7 +48,9 @@ class Located:
     start: Int64
 
     def __getitem__(self, rows: slice) -> Located:
-        return Located(source=self.source[rows], epoch=self.epoch[rows], window=self.window[rows], start=self.start[rows])
+        return Located(
+            source=self.source[rows], epoch=self.epoch[rows], window=self.window[rows], start=self.start[rows]
+        )
 
 
 class Source:
@@ -67,12 +69,16 @@ class Source:
 
     __slots__ = ("corpus", "documents", "name", "tokens", "weight")
 
-    def __init__(self, corpus: Corpus, *, weight: Any = None, name: str | None = None, documents: slice | None = None) -> None:
+    def __init__(
+        self, corpus: Corpus, *, weight: Any = None, name: str | None = None, documents: slice | None = None
+    ) -> None:
         if not isinstance(corpus, Corpus):
             raise TypeError(f"corpus is {type(corpus).__name__}, expected a Corpus: open it with open_corpus(path).")
         first, last, step = (documents or slice(None)).indices(corpus.num_documents)
         if step != 1 or (documents is not None and last <= first):
-            raise ValueError(f"source {name!r}: documents={documents} is not a run of the corpus' {corpus.num_documents:,} documents.")
+            raise ValueError(
+                f"source {name!r}: documents={documents} is not a run of the corpus' {corpus.num_documents:,} documents."
+            )
         self.corpus = corpus
         self.weight = weight
         self.name = name
@@ -128,13 +134,20 @@ class Plan:
         self.seq_len = _check_int("seq_len", seq_len, 1, 2**40)
         self.seed = _check_int("seed", seed, 0, 2**64 - 1)
         self.extra_tokens = _check_int("extra_tokens", extra_tokens, 0, 2**40)
-        self.windows, self.shuffle, self.documents, self.mixed_tokenizers = windows, shuffle, bool(documents), bool(mixed_tokenizers)
+        self.windows, self.shuffle, self.documents, self.mixed_tokenizers = (
+            windows,
+            shuffle,
+            bool(documents),
+            bool(mixed_tokenizers),
+        )
         self.row_length = self.seq_len + 1 + self.extra_tokens
         self.names = _names(self.sources)
         _check_tokenizers(self.sources, self.names, self.mixed_tokenizers)
         _check_lengths(self.sources, self.names, self.row_length)
         self.dtype = max((source.corpus.dtype for source in self.sources), key=lambda dtype: dtype.itemsize)
-        self.num_windows = np.array([num_windows(source.num_tokens, self.seq_len) for source in self.sources], dtype=np.int64)
+        self.num_windows = np.array(
+            [num_windows(source.num_tokens, self.seq_len) for source in self.sources], dtype=np.int64
+        )
         self.weights = _weights(self.sources, self.names, self.num_windows)
         self._num_tokens = np.array([source.num_tokens for source in self.sources], dtype=np.int64)
         self._mixture = Mixture(self.weights)
@@ -240,7 +253,9 @@ class Plan:
 
 
 def _rebuild(sources: list[tuple[Any, ...]], options: dict[str, Any], fingerprint: str) -> Plan:
-    plan = Plan([Source(corpus, weight=weight, name=name, documents=part) for corpus, weight, name, part in sources], **options)
+    plan = Plan(
+        [Source(corpus, weight=weight, name=name, documents=part) for corpus, weight, name, part in sources], **options
+    )
     cursor.sample_of(cursor.make(0, fingerprint, plan.parts), plan.fingerprint, plan.parts)
     return plan
 
@@ -257,7 +272,9 @@ def _names(sources: Sequence[Source]) -> tuple[str, ...]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not name:
-            raise ValueError(f"source {index} has no name: a plan of several sources needs unique names, which key their shuffles.")
+            raise ValueError(
+                f"source {index} has no name: a plan of several sources needs unique names, which key their shuffles."
+            )
         if name in seen:
             raise ValueError(f"two sources are named {name!r}: names key the shuffles and must be unique.")
         seen.add(name)
@@ -269,7 +286,9 @@ def _weights(sources: Sequence[Source], names: Sequence[str], windows: Int64) ->
     if not any(given):
         return exact_weights(windows.tolist())
     if not all(given):
-        raise ValueError(f"source {names[given.index(False)]!r} has no weight but others do: give all sources weights, or none.")
+        raise ValueError(
+            f"source {names[given.index(False)]!r} has no weight but others do: give all sources weights, or none."
+        )
     for source, name in zip(sources, names, strict=True):
         try:
             exact_weights([source.weight, 1])
@@ -279,7 +298,9 @@ def _weights(sources: Sequence[Source], names: Sequence[str], windows: Int64) ->
 
 
 def _check_tokenizers(sources: Sequence[Source], names: Sequence[str], mixed: bool) -> None:
-    known = [(source.corpus.tokenizer, name) for source, name in zip(sources, names, strict=True) if source.corpus.tokenizer]
+    known = [
+        (source.corpus.tokenizer, name) for source, name in zip(sources, names, strict=True) if source.corpus.tokenizer
+    ]
     for tokenizer, name in known:
         if tokenizer != known[0][0] and not mixed:
             raise ValueError(
@@ -291,13 +312,18 @@ def _check_tokenizers(sources: Sequence[Source], names: Sequence[str], mixed: bo
 def _check_lengths(sources: Sequence[Source], names: Sequence[str], row_length: int) -> None:
     for source, name in zip(sources, names, strict=True):
         if source.num_tokens < row_length:
-            raise ValueError(f"source {name!r} has {source.num_tokens:,} tokens, fewer than the {row_length:,} of one row: shorten seq_len or add text.")
+            raise ValueError(
+                f"source {name!r} has {source.num_tokens:,} tokens, fewer than the {row_length:,} of one row: shorten seq_len or add text."
+            )
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         near = difflib.get_close_matches(str(value), known, 1)
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(known)}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(
+            f"{name} is {value!r}, expected one of {', '.join(known)}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+        )
 
 
 def _check_int(name: str, value: Any, least: int, most: int) -> int:

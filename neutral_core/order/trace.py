@@ -52,7 +52,13 @@ def trace_rows(
     rows: list[list[TracedPiece]] = [[] for _ in samples]
     for index in np.lexsort((pieces.column, pieces.row)).tolist():
         rows[int(pieces.row[index])].extend(
-            _documents(stretches, int(pieces.segment[index]), int(pieces.start[index]), int(pieces.length[index]), int(pieces.column[index]))
+            _documents(
+                stretches,
+                int(pieces.segment[index]),
+                int(pieces.start[index]),
+                int(pieces.length[index]),
+                int(pieces.column[index]),
+            )
         )
     return [
         TracedRow(

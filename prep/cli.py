@@ -1,0 +1,276 @@
+"""The command ``millstream``: arguments in, work elsewhere, reports out.
+
+Exit status 0: done; 1: it failed, one sentence on standard error; 2: the command line is wrong; 130: stopped by Ctrl-C. ``convert``, ``inspect`` and
+``verify`` need numpy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+import neutral_core as nc
+from neutral_core.format.writer import TOKENS_PER_SHARD
+from neutral_core.layouts import LAYOUTS
+from prep.extras import MissingExtraError
+from prep.readers.inputs import RULES
+from prep.tokenizers import Settings
+
+
+def run() -> NoReturn:
+    """Run the command on the process' arguments and exit."""
+    sys.exit(main())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.work(options)
+    except KeyboardInterrupt:
+        print("millstream: stopped; run the same command again to go on from here.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read the output has gone
+        return 1
+    except (nc.FormatError, ValueError, OSError, KeyError, IndexError, MissingExtraError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        print(f"millstream {options.command}: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, which names the nearest known word where one is unknown."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.search(r"invalid choice: '([^']*)'|unrecognized arguments: (\S+)", message)
+        if unknown:
+            word = unknown.group(1) or unknown.group(2)
+            known = [option for action in self._actions for option in (*action.option_strings, *(action.choices or ()))]
+            known += [option for sub in self._chosen() for action in sub._actions for option in action.option_strings]
+            near = difflib.get_close_matches(word.partition("=")[0], [str(name) for name in known], 1)
+            if near:
+                message += f"; did you mean {near[0]}?"
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def _chosen(self) -> list[argparse.ArgumentParser]:
+        return [
+            parser
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for parser in action.choices.values()
+        ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="millstream", description="Text in once, batches out: prepare, convert, look at and check corpora."
+    )
+    parser.add_argument("--version", action="version", version=f"millstream {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_prepare(commands.add_parser("prepare", help="text becomes a corpus", allow_abbrev=False))
+    _add_convert(commands.add_parser("convert", help="an old binary becomes a corpus", allow_abbrev=False))
+    inspect = commands.add_parser("inspect", help="say what a corpus or an old binary holds", allow_abbrev=False)
+    _add_layout(inspect)
+    inspect.add_argument("path", help="a corpus, a shard, a pair's prefix, or a headerless file")
+    inspect.add_argument("--documents", type=_count, default=3, metavar="N", help="documents to show (default: 3)")
+    inspect.add_argument("--json", action="store_true", help="print plain data")
+    inspect.set_defaults(work=_inspect)
+    verify = commands.add_parser("verify", help="check every byte of a corpus", allow_abbrev=False)
+    _add_layout(verify)
+    verify.add_argument("path", help="a corpus, a shard, a pair's prefix, or a headerless file")
+    verify.set_defaults(work=_verify)
+    return parser
+
+
+def _add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="files and folders: .txt, .jsonl, also .gz and .zst")
+    parser.add_argument("destination", metavar="DST", help="folder of the corpus to be; new or empty")
+    parser.add_argument("--tokenizer", required=True, metavar="T", help="byte, char, or the path of a tokenizer.json")
+    parser.add_argument("--append-eos", action="store_true", help="put the end-of-text id behind each document")
+    parser.add_argument("--prepend-bos", action="store_true", help="put the begin-of-text id before each document")
+    parser.add_argument(
+        "--eos-token", metavar="TEXT", help="which added token is EOS, where the tokenizer's files do not say"
+    )
+    parser.add_argument("--bos-token", metavar="TEXT", help="which added token is BOS, likewise")
+    parser.add_argument(
+        "--allow-special", action="store_true", help="text that spells a special token becomes that token"
+    )
+    parser.add_argument(
+        "--documents", choices=RULES, default="file", help="what a document is in a text file (default: file)"
+    )
+    parser.add_argument(
+        "--text-key", default="text", metavar="KEY", help="of the text in a line of JSON (default: text)"
+    )
+    parser.add_argument(
+        "--glob",
+        metavar="PATTERN",
+        help="which files of folders to read, such as '*.py'; unknown suffixes are read as text",
+    )
+    parser.add_argument(
+        "--on-bad",
+        choices=("error", "skip"),
+        default="error",
+        help="a document that is not UTF-8 or JSON (default: error)",
+    )
+    parser.add_argument(
+        "--validation",
+        metavar="F",
+        help="share of documents, by a hash of their text, for DST/validation; the rest: DST/train",
+    )
+    parser.add_argument("--no-origin", action="store_true", help="do not store each document's file and line")
+    _add_run(parser)
+    parser.set_defaults(work=_prepare)
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    _add_layout(parser)
+    parser.add_argument("source", metavar="SRC", help="a pair's prefix, .idx or .bin, a headerless file, or a corpus")
+    parser.add_argument("destination", metavar="DST", help="folder of the corpus to be; new or empty")
+    parser.add_argument("--tokenizer", metavar="T", help="that made the ids: byte, or the path of a tokenizer.json")
+    parser.add_argument("--eos-token", metavar="TEXT", help="its end-of-text token, to be recorded")
+    parser.add_argument(
+        "--vocab-size", type=_positive, metavar="N", help="number of ids, where the tokenizer is not known"
+    )
+    parser.add_argument("--no-verify", action="store_true", help="do not compare the result with the source")
+    _add_run(parser)
+    parser.set_defaults(work=_convert)
+
+
+def _add_layout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--layout", choices=LAYOUTS, help="insist on a layout (default: by magic and size)")
+    parser.add_argument("--dtype", metavar="TYPE", help="of a headerless file's ids, such as uint16")
+    parser.add_argument(
+        "--boundaries", metavar="RULE", help="of a headerless file's documents: eos:ID, bos:ID, fixed:N or none"
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokens-per-shard", type=_positive, default=TOKENS_PER_SHARD, metavar="N", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="discard what a stopped run with other settings left in DST"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as plain data")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from prep import prepare  # each command loads what it needs
+
+    named = options.tokenizer in ("byte", "char")
+    settings = Settings(
+        kind=options.tokenizer if named else "tokenizer.json",
+        path=None if named else options.tokenizer,
+        append_eos=options.append_eos,
+        prepend_bos=options.prepend_bos,
+        eos_token=options.eos_token,
+        bos_token=options.bos_token,
+        allow_special=options.allow_special,
+    )
+    report = prepare.prepare(
+        prepare.Options(
+            inputs=tuple(options.inputs),
+            destination=Path(options.destination),
+            tokenizer=settings,
+            glob=options.glob,
+            documents=options.documents,
+            text_key=options.text_key,
+            on_bad=options.on_bad,
+            validation=options.validation,
+            origin=not options.no_origin,
+            tokens_per_shard=options.tokens_per_shard,
+            workers=options.workers,
+            restart=options.restart,
+        )
+    )
+    _say(report, prepare.lines_of(report), options.json)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    from prep import convert
+
+    settings = None
+    if options.tokenizer == "char":
+        raise ValueError("--tokenizer char has no definition outside of a corpus: leave it out and give --vocab-size.")
+    if options.tokenizer is not None:
+        named = options.tokenizer == "byte"
+        settings = Settings(
+            kind="byte" if named else "tokenizer.json",
+            path=None if named else options.tokenizer,
+            append_eos=options.eos_token is not None,
+            eos_token=options.eos_token,
+        )
+    report = convert.convert(
+        convert.Options(
+            source=options.source,
+            destination=Path(options.destination),
+            layout=options.layout,
+            dtype=options.dtype,
+            boundaries=options.boundaries,
+            tokenizer=settings,
+            vocab_size=options.vocab_size,
+            tokens_per_shard=options.tokens_per_shard,
+            verify=not options.no_verify,
+            workers=options.workers,
+            restart=options.restart,
+        )
+    )
+    _say(report, convert.lines_of(report), options.json)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from prep import inspect
+
+    report = inspect.inspect(_open(options), Path(options.path), options.documents)
+    _say(report, inspect.lines_of(report), options.json)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    corpus = _open(options)
+    corpus.verify()
+    print(
+        f"{options.path}: {corpus.num_documents:,} documents and {corpus.num_tokens:,} tokens in {corpus.num_shards:,} shards are as they were written"
+    )
+    for note in corpus.notes:
+        print(f"  note: {note}")
+
+
+def _open(options: argparse.Namespace) -> nc.Corpus:
+    return nc.open_corpus(options.path, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries)
+
+
+def _say(report: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    print(json.dumps(report, indent=1, ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("millstream")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)

@@ -1,0 +1,230 @@
+"""``millstream convert``: a data set of another layout becomes a corpus, token for token, document for document.
+
+The source is opened in place and cut into shards by whole documents; each shard is one task, kept by a rerun. Then the corpus is compared with the
+source and its checksums are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import neutral_core as nc
+from neutral_core.format.publish import publish, shard_name
+from neutral_core.format.shard_writer import Schema, ShardWriter
+from neutral_core.format.writer import TOKENS_PER_SHARD
+from prep import tasks
+from prep.progress import Progress
+from prep.report import why_dtype
+from prep.tokenizers import DEFINITION, Settings, open_tokenizer
+
+_CHUNK_TOKENS = 4 << 20
+_CHUNK_DOCUMENTS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What is asked of ``convert``.
+
+    Attributes:
+        source, destination: paths.
+        layout, dtype, boundaries: see open_corpus.
+        tokenizer: that made the ids, if it is known.
+        vocab_size: number of ids, where the tokenizer is not known; None: all that the stored width can hold.
+        tokens_per_shard: a shard ends before the document that would exceed it.
+        verify: compare the result with the source.
+        workers, restart: see tasks.
+    """
+
+    source: str
+    destination: Path
+    layout: str | None = None
+    dtype: str | None = None
+    boundaries: str | None = None
+    tokenizer: Settings | None = None
+    vocab_size: int | None = None
+    tokens_per_shard: int = TOKENS_PER_SHARD
+    verify: bool = True
+    workers: int = 1
+    restart: bool = False
+
+    def open(self) -> nc.Corpus:
+        """Open the source."""
+        return nc.open_corpus(self.source, layout=self.layout, dtype=self.dtype, boundaries=self.boundaries)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """One shard: documents first … last of a source that is opened again in the worker."""
+
+    source: nc.Corpus
+    first: int
+    last: int
+    path: Path
+    schema: Schema
+
+
+def convert(options: Options) -> dict[str, Any]:
+    """Convert and return the report: plain data, see ``lines_of``.
+
+    Raises:
+        FormatError: the source is damaged, or the result differs from it (which only a failing disk can bring about).
+        ValueError: an option; FileNotFoundError, FileExistsError, BlockingIOError: see open_corpus and tasks.start.
+    """
+    source = options.open()
+    tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
+    vocab_size = options.vocab_size or 2 ** (8 * source.dtype.itemsize)
+    notes = list(source.notes)
+    if tokenizer is not None:
+        vocab_size = tokenizer.identity.vocab_size
+    elif options.vocab_size is None:
+        notes.append(
+            f"the source does not say how many ids its vocabulary has: all {vocab_size:,} that {source.dtype} can hold were declared; give "
+            "--tokenizer or --vocab-size to declare fewer."
+        )
+    identity = source.tokenizer if tokenizer is None else tokenizer.identity
+    schema = Schema(
+        vocab_size=vocab_size,
+        tokenizer=identity,
+        provenance={"made by": "millstream convert", "source": source.fingerprint},
+    )
+    record = {
+        "command": "convert",
+        "version": 1,
+        "source": source.fingerprint,
+        "vocab_size": vocab_size,
+        "tokenizer": None if identity is None else identity.to_json(),
+        "tokens_per_shard": options.tokens_per_shard,
+    }
+    place = tasks.start(options.destination, record, restart=options.restart)
+    if place is not None:
+        with place:
+            folder = place.path / "shards"
+            folder.mkdir(exist_ok=True)
+            jobs = [
+                _Job(source=source, first=first, last=last, path=folder / shard_name(number), schema=schema)
+                for number, (first, last) in enumerate(_cut(source, options.tokens_per_shard))
+            ]
+            largest = _run(source, jobs, options)
+            if largest >= 0 and tokenizer is None and options.vocab_size is None:
+                notes.append(f"the largest id that occurs is {largest:,}.")
+            extra = {} if tokenizer is None or tokenizer.definition is None else {DEFINITION: tokenizer.definition}
+            publish(options.destination, [job.path for job in jobs], extra)
+            tasks.finish(options.destination)
+    if options.verify:
+        compare(source, nc.open_corpus(options.destination))
+    return _report(options, source, notes)
+
+
+def compare(source: nc.Corpus, copy: nc.Corpus) -> None:
+    """Check every checksum of ``copy``, and compare it with ``source`` document for document and token for token; raise FormatError."""
+    if (copy.num_documents, copy.num_tokens) != (source.num_documents, source.num_tokens):
+        raise nc.FormatError(
+            f"{copy!r} holds {copy.num_documents:,} documents and {copy.num_tokens:,} tokens, its source {source.num_documents:,} and "
+            f"{source.num_tokens:,}: convert it again."
+        )
+    with Progress("verify", source.num_tokens * copy.dtype.itemsize) as progress:
+        copy.verify()
+        for start in range(0, source.num_documents, _CHUNK_DOCUMENTS):
+            stop = min(start + _CHUNK_DOCUMENTS, source.num_documents)
+            if not np.array_equal(source.document_offsets(start, stop), copy.document_offsets(start, stop)):
+                raise nc.FormatError(
+                    f"{copy!r}: documents {start:,} … {stop:,} begin elsewhere than in the source: convert it again."
+                )
+        for start in range(0, source.num_tokens, _CHUNK_TOKENS):
+            stop = min(start + _CHUNK_TOKENS, source.num_tokens)
+            if not np.array_equal(source.tokens(start, stop), copy.tokens(start, stop)):
+                raise nc.FormatError(f"{copy!r}: tokens {start:,} … {stop:,} differ from the source: convert it again.")
+            progress.add((stop - start) * copy.dtype.itemsize, 0, stop - start)
+
+
+def lines_of(report: Mapping[str, Any]) -> list[str]:
+    """Return the report as lines for a person."""
+    lines = [
+        f"{report['path']}: {report['documents']:,} documents, {report['tokens']:,} tokens, {report['shards']:,} shards",
+        f"  fingerprint {report['fingerprint']}",
+        f"tokens are stored as {report['why_dtype']}",
+        *report["notes"],
+    ]
+    if report["verified"]:
+        lines.append("verified: checksums, and every document and token against the source")
+    return lines
+
+
+def _cut(source: nc.Corpus, tokens_per_shard: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) documents of each shard: at most ``tokens_per_shard`` tokens, at least one document."""
+    if tokens_per_shard < 1:
+        raise ValueError(f"tokens_per_shard is {tokens_per_shard}, expected a positive integer.")
+    total = source.num_documents
+    first = 0
+    while first < total or first == 0:
+        limit = int(source.document_offsets(first, first)[0]) + tokens_per_shard
+        low, high = first, total  # documents up to low fit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int(source.document_offsets(middle, middle)[0]) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        last = max(low, min(first + 1, total))
+        yield first, last
+        if last == total:
+            return
+        first = last
+
+
+def _run(source: nc.Corpus, jobs: list[_Job], options: Options) -> int:
+    """Write the shards; return the largest id, −1 where there is none or a shard was already there."""
+    largest = -1
+    with Progress("convert", source.num_tokens * source.dtype.itemsize) as progress:
+        for num_tokens, num_documents, largest_in_shard in tasks.run(_write, jobs, options.workers):
+            largest = max(largest, largest_in_shard)
+            progress.add(num_tokens * source.dtype.itemsize, num_documents, num_tokens)
+    return largest
+
+
+def _write(job: _Job) -> tuple[int, int, int]:
+    """Write one shard, unless an earlier run has; return its tokens, its documents and its largest id."""
+    first_token, last_token = (int(job.source.document_offsets(at, at)[0]) for at in (job.first, job.last))
+    counts = last_token - first_token, job.last - job.first
+    final = job.path.parents[2] / job.path.name  # where an interrupted publication has put it already
+    if job.path.exists() or final.exists():
+        return (*counts, -1)
+    largest = -1
+    with ShardWriter(job.path, job.schema) as writer:
+        for first, last in _chunks(job.source, job.first, job.last):
+            offsets = job.source.document_offsets(first, last)
+            tokens = job.source.tokens(int(offsets[0]), int(offsets[-1]))
+            writer.add_many(tokens, np.diff(offsets))
+            largest = max(largest, int(tokens.max()) if len(tokens) else -1)
+    return (*counts, largest)
+
+
+def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of documents of about 4 Mi tokens, or of one document."""
+    while first < last:
+        stop = min(first + _CHUNK_DOCUMENTS, last)
+        offsets = source.document_offsets(first, stop)
+        fit = int(np.searchsorted(offsets, offsets[0] + _CHUNK_TOKENS, side="right")) - 1
+        end = first + max(fit, 1)
+        yield first, end
+        first = end
+
+
+def _report(options: Options, source: nc.Corpus, notes: list[str]) -> dict[str, Any]:
+    corpus = nc.open_corpus(options.destination)
+    return {
+        "path": str(options.destination),
+        "source": options.source,
+        "documents": corpus.num_documents,
+        "tokens": corpus.num_tokens,
+        "shards": corpus.num_shards,
+        "fingerprint": corpus.fingerprint,
+        "why_dtype": why_dtype(corpus.tokenizer, corpus.vocab_size or 1),
+        "notes": notes,
+        "verified": options.verify,
+    }

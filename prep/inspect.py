@@ -1,0 +1,149 @@
+"""``millstream inspect`` and ``verify``: what a corpus is, what is in it, and whether every byte is as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import neutral_core as nc
+from prep.report import baselines, why_dtype
+from prep.tokenizers import open_stored
+
+_SAMPLE_TOKENS = 1 << 24
+_SAMPLE_PIECES = 64
+_QUANTILES = (0, 25, 50, 75, 95, 100)
+_LENGTH_DOCUMENTS = 1 << 20
+_SHOWN_TOKENS = 64
+
+
+def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, Any]:
+    """Return what there is to say about a corpus: plain data, see ``lines_of``.
+
+    Args:
+        corpus: opened.
+        path: where it is; the tokenizer's definition is looked for there.
+        num_documents: how many of the first documents to show.
+    """
+    lengths = np.diff(corpus.document_offsets(0, min(corpus.num_documents, _LENGTH_DOCUMENTS)))
+    counts, seen = _counts(corpus)
+    vocab_size = corpus.vocab_size or 2 ** (8 * corpus.dtype.itemsize)
+    report: dict[str, Any] = {
+        "path": str(path),
+        "documents": corpus.num_documents,
+        "tokens": corpus.num_tokens,
+        "shards": corpus.num_shards,
+        "dtype": str(corpus.dtype),
+        "vocab_size": corpus.vocab_size,
+        "why_dtype": why_dtype(corpus.tokenizer, vocab_size),
+        "tokenizer": None if corpus.tokenizer is None else corpus.tokenizer.to_json(),
+        "fields": {name: asdict(declared) for name, declared in corpus.fields.items()},
+        "fingerprint": corpus.fingerprint,
+        "notes": list(corpus.notes),
+        "lengths": {str(q): int(np.percentile(lengths, q)) for q in _QUANTILES} if len(lengths) else {},
+        "lengths_of_first": len(lengths),
+        "largest_id": int(np.flatnonzero(counts)[-1]) if counts.any() else None,
+        "baselines_over_tokens": seen,
+        "first_documents": [_show(corpus, path, index) for index in range(min(num_documents, corpus.num_documents))],
+    }
+    return report | (baselines(counts, vocab_size) if seen else {})
+
+
+def lines_of(report: Mapping[str, Any]) -> list[str]:
+    """Return the report as lines for a person."""
+    tokenizer = report["tokenizer"]
+    lines = [
+        f"{report['path']}",
+        f"  {report['documents']:,} documents, {report['tokens']:,} tokens, {report['shards']:,} shards",
+        f"  tokens are stored as {report['why_dtype']}",
+        f"  tokenizer: {'not recorded' if tokenizer is None else describe(tokenizer)}",
+        f"  fingerprint: {report['fingerprint']}",
+    ]
+    for name, declared in report["fields"].items():
+        lines.append(f"  field {name}: {declared['dtype']}{list(declared['shape']) if declared['shape'] else ''}")
+    if report["lengths"]:
+        spread = ", ".join(
+            f"{name} {value:,}"
+            for name, value in zip(
+                ("shortest", "25%", "median", "75%", "95%", "longest"), report["lengths"].values(), strict=True
+            )
+        )
+        part = (
+            ""
+            if report["lengths_of_first"] == report["documents"]
+            else f" (of the first {report['lengths_of_first']:,})"
+        )
+        lines.append(f"  tokens per document: {spread}{part}")
+    if report["baselines_over_tokens"]:
+        part = (
+            ""
+            if report["baselines_over_tokens"] == report["tokens"]
+            else f" (over {report['baselines_over_tokens']:,} evenly spaced tokens)"
+        )
+        lines.append(
+            f"  loss to expect, nats per token: {report['uniform_nats']:.3f} uniform, {report['unigram_nats']:.3f} unigram{part}"
+        )
+        lines.append(f"  largest id that occurs: {report['largest_id']:,}{part}")
+    lines.extend(f"  note: {note}" for note in report["notes"])
+    for shown in report["first_documents"]:
+        where = f" from {shown['path']}:{shown['line']}" if "path" in shown else ""
+        lines.append(
+            f"  document {shown['document']:,}{where}: {shown['tokens']:,} tokens: {shown.get('text', shown['ids'])!r}"
+        )
+    return lines
+
+
+def describe(tokenizer: Mapping[str, Any]) -> str:
+    """Return one line about a tokenizer's identity."""
+    edges = "".join(
+        f", {name[:3].upper()} {tokenizer[name]:,}"
+        for name in ("eos_id", "bos_id", "pad_id")
+        if tokenizer[name] is not None
+    )
+    return f"{tokenizer['kind']} {tokenizer['name']!r}, {tokenizer['vocab_size']:,} ids{edges}, sha256 {tokenizer['sha256'][:16]}…"
+
+
+def origin_of(corpus: nc.Corpus, document: int) -> tuple[str, int] | None:
+    """Return (file, line) of a document as ``prepare`` recorded it, or None where it did not."""
+    if "ragged.path" not in corpus.fields or "document.line" not in corpus.fields:
+        return None
+    path = corpus.field("ragged.path", document).tobytes().decode("utf-8", errors="replace")
+    return path, int(corpus.field("document.line", document))
+
+
+def _show(corpus: nc.Corpus, path: Path, index: int) -> dict[str, Any]:
+    tokens = corpus.document(index)
+    shown: dict[str, Any] = {"document": index, "tokens": len(tokens), "ids": tokens[:_SHOWN_TOKENS].tolist()}
+    origin = origin_of(corpus, index)
+    if origin is not None:
+        shown["path"], shown["line"] = origin
+    if corpus.tokenizer is not None:
+        try:
+            tokenizer = open_stored(path if path.is_dir() else path.parent, corpus.tokenizer)
+        except FileNotFoundError:
+            return shown
+        shown["text"] = tokenizer.decode(tokens[:_SHOWN_TOKENS])
+    return shown
+
+
+def _counts(corpus: nc.Corpus) -> tuple[npt.NDArray[np.int64], int]:
+    """Return how often each id occurs, and in how many tokens: all, or evenly spaced stretches where there are many."""
+    total = corpus.num_tokens
+    if total <= _SAMPLE_TOKENS:
+        stretches = [(0, total)]
+    else:
+        size = _SAMPLE_TOKENS // _SAMPLE_PIECES
+        stretches = [
+            (at, at + size) for at in ((total - size) * n // (_SAMPLE_PIECES - 1) for n in range(_SAMPLE_PIECES))
+        ]
+    counts = np.zeros(1, dtype=np.int64)
+    for start, stop in stretches:
+        ids, times = np.unique(corpus.tokens(start, stop), return_counts=True)
+        if len(ids) and int(ids[-1]) >= len(counts):
+            counts = np.concatenate([counts, np.zeros(int(ids[-1]) + 1 - len(counts), dtype=np.int64)])
+        counts[ids] += times
+    return counts, sum(stop - start for start, stop in stretches)

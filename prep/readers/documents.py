@@ -1,0 +1,192 @@
+"""The documents of a range: text in UTF-8, exactly as stored, with the line on which each begins.
+
+    file        the whole file is a document
+    line        each line; its end is \\n with or without \\r before it; a \\r elsewhere is text; empty lines are passed over and counted
+    blank-line  lines up to an empty one; the line ends between them are kept, the one at the end is not
+    jsonl       each line's text under a key; empty lines are passed over and counted, an empty text is an empty document
+
+A range that begins inside a file owns the documents that begin in it and reads its last one to the end, so that ranges of any size give the
+documents of the whole file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from prep.extras import require
+from prep.readers.inputs import Input, Range
+
+_SHOWN = 5
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """What reading counted: lines that begin in the range, empty lines, documents left out and why the first of them were."""
+
+    num_lines: int = 0
+    num_empty_lines: int = 0
+    num_skipped: int = 0
+    reasons: list[str] | None = None
+
+    def skip(self, reason: str) -> None:
+        """Count a document that is left out."""
+        self.num_skipped += 1
+        self.reasons = self.reasons or []
+        if len(self.reasons) < _SHOWN:
+            self.reasons.append(reason)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Document:
+    """A text, and the line on which it begins, from 1, counted from the first line of its range."""
+
+    text: str
+    line: int
+
+
+def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally: Tally) -> Iterator[Document]:
+    """Yield the documents of a range in order; memory stays at the largest document.
+
+    Args:
+        part: of an input.
+        rule: ``file``, ``line`` or ``blank-line`` for text.
+        text_key: of the text in a line of JSON.
+        on_bad: ``error`` or ``skip``: what becomes of a document that is not UTF-8, not JSON, or has no text under the key.
+        tally: counts as the iteration goes on.
+
+    Raises:
+        ValueError: a bad document under ``error``: with file, line and byte.
+    """
+    parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
+    with _open(part.input) as file:
+        if part.input.kind == "text" and rule == "file":
+            found: Iterator[tuple[int, int, bytes]] = iter([(0, 1, file.read())])
+        elif part.input.kind == "text" and rule == "blank-line":
+            found = _paragraphs(file, part, tally)
+        else:
+            found = ((at, number, _without_end(line)) for at, number, line in _lines(file, part, tally))
+        for at, number, data in found:
+            if at == 0 and part.input.kind == "jsonl":
+                data = data.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 - a byte order mark is not JSON
+            if not data and (part.input.kind == "jsonl" or rule == "line"):
+                tally.num_empty_lines += 1
+                continue
+            try:
+                yield Document(text=parse(data), line=number)
+            except ValueError as error:
+                reason = f"{part.input.name}: line {_absolute(part, at, number)} (byte {at:,}): {error}."
+                if on_bad == "error":
+                    raise ValueError(reason + " Mend it, or leave such documents out with --on-bad skip.") from None
+                tally.skip(reason)
+
+
+def _open(item: Input) -> IO[bytes]:
+    if item.compression == "gz":
+        return gzip.open(item.path, "rb")
+    if item.compression == "zst":
+        zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
+        return zstandard.open(item.path, "rb")  # type: ignore[no-any-return]
+    return open(item.path, "rb")
+
+
+def _lines(file: IO[bytes], part: Range, tally: Tally, *, beyond: bool = False) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (byte at which it begins, number from 1, line with its end) of each line that begins in the range; ``beyond``: also of later ones."""
+    at = _enter(file, part)
+    for number, line in enumerate(file, start=1):
+        owned = part.stop is None or at < part.stop
+        if not owned and not beyond:
+            return
+        tally.num_lines += owned
+        yield at, number, line
+        at += len(line)
+
+
+def _enter(file: IO[bytes], part: Range) -> int:
+    """Go to the first line that begins at the range's start or after it."""
+    if part.start == 0:
+        return 0
+    file.seek(part.start - 1)
+    return part.start - 1 + len(file.readline())
+
+
+def _paragraphs(file: IO[bytes], part: Range, tally: Tally) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (byte, line number, lines up to an empty one) of each stretch of lines that begins in the range."""
+    before = b"\n"
+    if part.start:
+        first = _enter(file, part)
+        file.seek(max(first - 3, 0))
+        before = file.read(first - max(first - 3, 0))
+    # What stands at the range's start goes on from an earlier range unless the line before is empty.
+    inside_foreign = not (before.endswith((b"\n\n", b"\n\r\n")) or before in (b"\n", b"\r\n"))
+    begun: tuple[int, int] | None = None
+    held: list[bytes] = []
+    for at, number, line in _lines(file, part, tally, beyond=True):
+        empty = not _without_end(line)
+        owned = part.stop is None or at < part.stop
+        if begun is None and not owned:
+            return
+        if inside_foreign:
+            inside_foreign = not empty
+        elif not empty:
+            begun = begun or (at, number)
+            held.append(line)
+        elif begun is not None:
+            yield (*begun, _without_end(b"".join(held)))
+            begun, held = None, []
+    if begun is not None:
+        yield (*begun, _without_end(b"".join(held)))
+
+
+def _without_end(line: bytes) -> bytes:
+    if line.endswith(b"\n"):
+        return line[: -2 if line.endswith(b"\r\n") else -1]
+    return line
+
+
+def _parse_text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start:,} of the document, {data[error.start]:#04x}, is not UTF-8") from None
+
+
+def _parse_json(text_key: str) -> Callable[[bytes], str]:
+    def parse(data: bytes) -> str:
+        text = _parse_text(data)
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"it is not JSON ({error})") from None
+        except RecursionError:
+            raise ValueError("it is JSON nested too deeply") from None
+        if not isinstance(value, dict) or text_key not in value:
+            keys = f"its keys are {', '.join(sorted(value)[:10])}" if isinstance(value, dict) else "it is no object"
+            raise ValueError(f"there is no key {text_key!r}: {keys}; name the right one with --text-key")
+        found = value[text_key]
+        if not isinstance(found, str):
+            raise ValueError(f"the value of {text_key!r} is {type(found).__name__}, expected a text")
+        try:
+            found.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the text of {text_key!r} holds half of a surrogate pair, which UTF-8 cannot write"
+            ) from None
+        return found
+
+    return parse
+
+
+def _absolute(part: Range, at: int, number: int) -> str:
+    """Return the line's number in its file; counted only when something went wrong."""
+    if part.start == 0:
+        return f"{number:,}"
+    with open(part.input.path, "rb") as file:
+        left, count = at, 1
+        while left and (piece := file.read(min(left, 1 << 20))):
+            count += piece.count(b"\n")
+            left -= len(piece)
+    return f"{count:,}"

@@ -1,0 +1,135 @@
+"""Which files are read, and how the work is cut: by the inputs alone, never by the number of workers.
+
+A large file of lines is cut into byte ranges, each of which owns the documents that begin in it; small files are put together; a compressed
+file is read in one go, because it cannot be entered in the middle.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TASK_BYTES = 8 << 20
+RULES = ("file", "line", "blank-line")
+
+_KINDS = {".txt": "text", ".jsonl": "jsonl"}
+_COMPRESSIONS = {".gz": "gz", ".zst": "zst"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """A file to read.
+
+    Attributes:
+        path: where it is.
+        name: for people and for ``ragged.path``: relative to the folder that was asked for, with slashes; where there are several, with its name.
+        num_bytes: its size as stored.
+        kind: ``text`` or ``jsonl``. compression: ``""``, ``gz`` or ``zst``.
+    """
+
+    path: str
+    name: str
+    num_bytes: int
+    kind: str
+    compression: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """The documents of one input that begin in bytes start … stop; ``stop`` None: to the end."""
+
+    input: Input
+    start: int = 0
+    stop: int | None = None
+
+
+def find_inputs(paths: Sequence[str], glob: str | None = None) -> list[Input]:
+    """Return the files to read: those named, and those below the folders named, sorted by name; hidden ones are left out.
+
+    Args:
+        paths: files and folders.
+        glob: pattern for the names of files below folders, such as ``*.py``; files of an unknown suffix are then read as text. None: the files of a
+            known suffix: .txt and .jsonl, also with .gz and .zst.
+
+    Raises:
+        FileNotFoundError: a path does not exist, or there is nothing to read below it.
+        ValueError: a file named has an unknown suffix and there is no glob.
+    """
+    found = []
+    for text in paths:
+        path = Path(text).expanduser()
+        if path.is_file():
+            found.append(_input(path, path.name, glob is not None))
+            continue
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path}: there is no such file or folder.")
+        below = []
+        for entry in path.rglob("*"):
+            name = entry.relative_to(path).as_posix()
+            label = name if len(paths) == 1 else f"{path.name}/{name}"
+            if not entry.is_file() or any(part.startswith(".") for part in name.split("/")):
+                continue
+            wanted = (
+                _kind(entry.name) is not None
+                if glob is None
+                else fnmatch.fnmatch(entry.name, glob) or fnmatch.fnmatch(name, glob)
+            )
+            if wanted:
+                below.append(_input(entry, label, glob is not None))
+        if not below:
+            what = f"named {glob!r}" if glob else "with the suffix .txt or .jsonl (also .gz, .zst)"
+            raise FileNotFoundError(
+                f"{path}: there is no file {what} below it: give --glob PATTERN to read other names as text."
+            )
+        found.extend(sorted(below, key=lambda item: item.name))
+    return found
+
+
+def cut(inputs: Sequence[Input], rule: str, task_bytes: int = TASK_BYTES) -> list[tuple[Range, ...]]:
+    """Return the tasks, in the order of their documents; a function of names, sizes and rule alone."""
+    tasks: list[tuple[Range, ...]] = []
+    group: list[Range] = []
+    size = 0
+    for item in inputs:
+        if item.num_bytes > task_bytes:
+            if group:
+                tasks.append(tuple(group))
+                group, size = [], 0
+            if item.compression or (item.kind == "text" and rule == "file"):
+                tasks.append((Range(input=item),))
+            else:
+                for start in range(0, item.num_bytes, task_bytes):
+                    stop = start + task_bytes
+                    tasks.append((Range(input=item, start=start, stop=stop if stop < item.num_bytes else None),))
+            continue
+        if size + item.num_bytes > task_bytes and group:
+            tasks.append(tuple(group))
+            group, size = [], 0
+        group.append(Range(input=item))
+        size += item.num_bytes
+    if group:
+        tasks.append(tuple(group))
+    return tasks
+
+
+def _kind(name: str) -> tuple[str, str] | None:
+    compression = next((_COMPRESSIONS[end] for end in _COMPRESSIONS if name.endswith(end)), "")
+    stem = name.rsplit(".", 1)[0] if compression else name
+    kind = next((_KINDS[end] for end in _KINDS if stem.endswith(end)), None)
+    return None if kind is None else (kind, compression)
+
+
+def _input(path: Path, name: str, any_suffix: bool) -> Input:
+    known = _kind(path.name)
+    if known is None and not any_suffix:
+        raise ValueError(
+            f"{path}: the suffix is none of .txt, .jsonl (also .gz, .zst): give --glob '*' to read it as text."
+        )
+    if known is None:
+        known = "text", next((_COMPRESSIONS[end] for end in _COMPRESSIONS if path.name.endswith(end)), "")
+    kind, compression = known
+    return Input(
+        path=str(path.absolute()), name=name, num_bytes=path.stat().st_size, kind=kind, compression=compression
+    )

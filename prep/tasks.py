@@ -1,0 +1,119 @@
+"""Tasks: run, in order, in several processes; and the record of a run that tells whether leftovers may be used.
+
+A task is idempotent and its result appears by one rename, so that a rerun takes what is finished and does the rest. Workers end when the
+process that started them does, however it ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from neutral_core.format import canonical
+from neutral_core.format.files import remove, write_file
+from neutral_core.format.manifest import MANIFEST
+from neutral_core.format.publish import PARTIAL, Workplace
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+_RUN = "run.json"
+
+
+def run(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Iterator[Result]:
+    """Yield ``function(job)`` for each job, in the order of the jobs.
+
+    Args:
+        function: at a module's top level; raises what the caller is to see.
+        jobs: plain data.
+        workers: processes; 1: in this one. At most 2 · workers + 2 results wait at a time.
+    """
+    if workers == 1 or len(jobs) <= 1:
+        yield from map(function, jobs)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would inherit locks and threads
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_be_worker)
+    ahead: deque[Future[Result]] = deque()
+    left = iter(jobs)
+    try:
+        for job in left:
+            ahead.append(pool.submit(function, job))
+            if len(ahead) >= 2 * workers + 2:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def start(destination: Path, record: Mapping[str, Any], *, restart: bool) -> Workplace | None:
+    """Return the workplace of a run in ``destination``, with the leftovers of an earlier one of the same record; None if that one had finished.
+
+    Args:
+        destination: folder of the corpus to be.
+        record: plain data: command, settings, inputs with sizes and times. Leftovers are used only where it is the same.
+        restart: discard leftovers of another record.
+
+    Raises:
+        FileExistsError: the folder is not empty, or holds leftovers of another record: the message says what differs.
+        BlockingIOError: another process works there.
+    """
+    content = canonical.dumps(record)
+    earlier = _earlier(destination)
+    if (destination / MANIFEST).exists() and (destination / PARTIAL).exists():
+        finish(destination)  # killed after its last step
+        if earlier == record:
+            return None
+    place = Workplace(destination)
+    try:
+        if earlier is not None and earlier != record and not restart:
+            different = sorted(key for key in {*earlier, *record} if earlier.get(key) != record.get(key))
+            raise FileExistsError(
+                f"{destination}: an earlier run was stopped there, with other {', '.join(different)}: run it again as it was, or give --restart to "
+                "discard what it left."
+            )
+        if earlier != record:
+            place.clear()
+            write_file(place.path / _RUN, content)
+        for leftover in place.path.rglob(".*.tmp"):
+            remove(leftover)
+    except BaseException:
+        place.release()
+        raise
+    return place
+
+
+def finish(destination: Path) -> None:
+    """Remove the workplace of a finished run; the record goes last, so that it is known to have finished wherever this is interrupted."""
+    partial = destination / PARTIAL
+    for entry in sorted(partial.iterdir(), key=lambda path: path.name == _RUN):
+        remove(entry)
+    partial.rmdir()
+
+
+def _earlier(destination: Path) -> Any:
+    try:
+        return canonical.loads((destination / PARTIAL / _RUN).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _be_worker() -> None:
+    """Leave Ctrl-C to the parent, end with it, and tokenize with one thread: the processes are the parallelism."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
