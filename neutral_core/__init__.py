@@ -9,6 +9,7 @@
 Everything public is a name of this module; FORMAT.md and docs/order.md say what it promises.
 """
 
+from neutral_core.batch import Batch
 from neutral_core.errors import FormatError, StateError
 from neutral_core.format.corpus import Corpus, memory_corpus
 from neutral_core.format.fields import Field
@@ -19,6 +20,7 @@ from neutral_core.loader import Loader
 from neutral_core.order.plan import Plan, Source
 
 __all__ = [
+    "Batch",
     "Corpus",
     "CorpusWriter",
     "Field",

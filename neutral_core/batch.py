@@ -71,9 +71,8 @@ def read_documents(
     row = places // length
     number = np.arange(len(places)) - np.searchsorted(row, row)
     segment_ids = np.repeat((number + 1).astype(np.int32), lengths)
-    width = np.int32 if num_rows * length < 2**31 else np.int64
-    positions = np.arange(num_rows * length, dtype=width)
-    positions -= np.repeat(places.astype(width), lengths)
+    width = np.dtype(np.int32 if num_rows * length < 2**31 else np.int64)
+    positions = np.arange(num_rows * length, dtype=width) - np.repeat(places.astype(width), lengths)
     shape = num_rows, length
     return segment_ids.reshape(shape), positions.astype(np.int32, copy=False).reshape(shape)
 

@@ -134,10 +134,8 @@ class Loader:
         self._ahead: deque[Future[Batch]] = deque()
 
     def _batches_from(self, sample: int) -> int:
-        """Return the batches from ``sample`` to the end of the pass; a large number if it has none."""
-        if self.num_samples is None:
-            return cursor.MAX_SAMPLE
-        left = max(self.num_samples - sample, 0)
+        """Return the batches from ``sample`` to the end of the pass; samples end at 2^62."""
+        left = max((cursor.MAX_SAMPLE if self.num_samples is None else self.num_samples) - sample, 0)
         return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
 
     def _next_chunk(self) -> None:
@@ -216,7 +214,8 @@ class _OrderBlocks:
     def _samples(self, sample: int, count: int) -> npt.NDArray[np.int64]:
         batches = sample + np.arange(count, dtype=np.int64) * self._batch_size
         rows = self._first_row + np.arange(self._rows, dtype=np.int64)
-        return np.minimum((batches[:, None] + rows).ravel(), cursor.MAX_SAMPLE - 1)
+        samples: npt.NDArray[np.int64] = (batches[:, None] + rows).ravel()
+        return np.minimum(samples, cursor.MAX_SAMPLE - 1)  # a block may reach beyond the last sample there is
 
 
 def _check(batch_size: int, dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:

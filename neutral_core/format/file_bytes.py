@@ -27,6 +27,9 @@ try:
 except ImportError:  # Windows has no limit of this kind
     resource = None  # type: ignore[assignment]
 
+# From Python 3.13 on a map need not keep the descriptor.
+TRACKS_DESCRIPTOR = sys.hexversion >= 0x030D0000
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -71,7 +74,7 @@ class FileBytes:
             file = self._file = self._open()
             _held.add(self)
         out = np.empty(stop - start, dtype=np.uint8)
-        read_into(file, memoryview(out), start)
+        read_into(file, out.data, start)
         out.flags.writeable = False
         return out
 
@@ -107,7 +110,7 @@ def read_into(file: io.FileIO, out: memoryview, start: int) -> None:
 def _map(file: io.FileIO, num_bytes: int) -> Bytes:
     if num_bytes == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=np.uint8)
-    keep: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    keep: dict[str, Any] = {"trackfd": False} if TRACKS_DESCRIPTOR else {}
     return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **keep), dtype=np.uint8)
 
 

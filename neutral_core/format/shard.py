@@ -171,7 +171,7 @@ class Shard:
         """See ShardLike; raises FormatError for offsets or bools that cannot be."""
         kind = name.partition(".")[0]
         if kind == "document":
-            return self.items(name, document, document + 1)[0]
+            return np.asarray(self.items(name, document, document + 1)[0])
         source = "document_offsets" if kind == "token" else f"{name}.offsets"
         self.open()
         start, stop = self.items(source, document, document + 2).tolist()
@@ -313,7 +313,7 @@ class Shard:
     def _check_block(self, block: int) -> None:
         end = self._arrays["checksums"].start
         start, stop = self._start + block * BLOCK, self._start + min((block + 1) * BLOCK, end)
-        found = zlib.crc32(self._file.read(start, stop))
+        found = zlib.crc32(self._file.read(start, stop).data)
         if found != self._checksums[block + 1]:
             raise FormatError(
                 f"{self.path}: bytes {start:,} … {stop:,} have the checksum {found:#010x}, expected "
@@ -325,7 +325,7 @@ class Shard:
 def rows_of(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
     """Return [len(starts), length], a fresh array: ``length`` tokens of a 1-D array from each start on; one gather, no loop."""
     last = len(tokens) - length
-    if last < 0 or (len(starts) and not (0 <= int(starts.min()) and int(starts.max()) <= last)):
+    if last < 0 or (len(starts) and not (int(starts.min()) >= 0 and int(starts.max()) <= last)):
         raise IndexError(f"a row of {length:,} tokens does not lie in an array of {len(tokens):,}.")
     step = tokens.strides[0]
     windows = np.lib.stride_tricks.as_strided(tokens, (last + 1, length), (step, step), writeable=False)
@@ -377,9 +377,9 @@ def _content(header: Header, path: str) -> Content:
     found = [(a.name, a.code, a.shape) for a in header.arrays.values()]
     wanted = [(a.name, a.code, a.shape) for a in expected]
     if found != wanted:
-        odd = next((f, w) for f, w in zip([*found, None], [*wanted, None], strict=False) if f != w)
+        first = next((f, w) for f, w in zip([*found, None], [*wanted, None], strict=False) if f != w)
         raise FormatError(
-            f"{path}: an array is {odd[0]}, expected {odd[1]} for the counts and fields of the header: the file is damaged."
+            f"{path}: an array is {first[0]}, expected {first[1]} for the counts and fields of the header: the file is damaged."
         )
     return content
 

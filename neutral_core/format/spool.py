@@ -48,7 +48,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self.num_items = 0
-        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, dir=folder)  # noqa: SIM115 - closed in close()
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - closed in close()
 
     def write(self, items: npt.NDArray[Any]) -> None:
         """Append items, already of their final dtype."""

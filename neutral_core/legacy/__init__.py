@@ -1,0 +1,1 @@
+"""Layouts that other tools wrote, read in place: one file a layout, each returns a Corpus."""

@@ -84,7 +84,7 @@ def _walk(
         x[outside] = one_pass(x[outside], *again)
         limit = n[outside] if n.shape == x.shape else n
         outside = outside[x[outside] >= limit]
-    return x.astype(np.int64)
+    return np.asarray(x, dtype=np.int64)
 
 
 def _round(right: UInt64, modulus: UInt64, key: UInt64) -> UInt64:

@@ -187,7 +187,8 @@ class Plan:
         position = window
         if self.shuffle == "global":
             key = draw(draw(self._keys[[source]], epoch), np.zeros_like(epoch))
-            position = permute_inverse(window, self.num_windows[[source]], *self._radices[[source]].T, key)
+            a, b = self._radices[[source], 0], self._radices[[source], 1]
+            position = permute_inverse(window, self.num_windows[[source]], a, b, key)
         return self._mixture.join(source, epoch * n + position)
 
     def read(self, samples: npt.ArrayLike) -> Batch:
@@ -210,7 +211,7 @@ class Plan:
             marks = read_documents(self._stretches, pieces, len(samples), self.row_length)
             batch["segment_ids"], batch["positions"] = marks
         batch["source"] = located.source.astype(np.int32)
-        batch["sample"] = samples
+        batch["sample"] = samples.copy()  # the caller's, as everything in the batch is
         return batch
 
     def trace(self, samples: npt.ArrayLike) -> list[TracedRow]:
@@ -336,6 +337,6 @@ def _check_samples(samples: npt.ArrayLike) -> Int64:
     array = np.asarray(samples)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ValueError(f"samples are {array.dtype} of shape {array.shape}, expected integers in one dimension.")
-    if array.size and not (0 <= int(array.min()) and int(array.max()) < cursor.MAX_SAMPLE):
+    if array.size and not (int(array.min()) >= 0 and int(array.max()) < cursor.MAX_SAMPLE):
         raise IndexError(f"samples run from {int(array.min()):,} to {int(array.max()):,}, expected 0 ≤ sample < 2^62.")
     return array.astype(np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,7 +80,7 @@ def _documents(stretches: Stretches, segment: int, start: int, length: int, colu
     first, last = offsets.find(np.array([start, start + length - 1])).tolist()
     edges = offsets.at(np.arange(first, last + 2)).tolist()
     found = []
-    for number, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(edges)):
         low, high = max(begin, start), min(end, start + length)
         if low < high:
             found.append(

@@ -15,7 +15,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, cast
 
 from prep.extras import require
 from prep.readers.inputs import Input, Range
@@ -71,7 +71,7 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
             found = ((at, number, _without_end(line)) for at, number, line in _lines(file, part, tally))
         for at, number, data in found:
             if at == 0 and part.input.kind == "jsonl":
-                data = data.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 - a byte order mark is not JSON
+                data = data.removeprefix(b"\xef\xbb\xbf")
             if not data and (part.input.kind == "jsonl" or rule == "line"):
                 tally.num_empty_lines += 1
                 continue
@@ -86,7 +86,7 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
 
 def _open(item: Input) -> IO[bytes]:
     if item.compression == "gz":
-        return gzip.open(item.path, "rb")
+        return cast("IO[bytes]", gzip.open(item.path, "rb"))
     if item.compression == "zst":
         zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
         return zstandard.open(item.path, "rb")  # type: ignore[no-any-return]

@@ -23,9 +23,20 @@ DEFINITION = "tokenizer.json"
 class Tokenizer(Protocol):
     """What every kind can do."""
 
-    identity: nc.TokenizerIdentity
-    definition: bytes | None
-    notes: tuple[str, ...]
+    @property
+    def identity(self) -> nc.TokenizerIdentity:
+        """Who it is, as it is recorded."""
+        ...
+
+    @property
+    def definition(self) -> bytes | None:
+        """What is stored beside the shards so that rows decode later; None where the kind alone says it."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences: what was inferred."""
+        ...
 
     def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return (ids of all texts one after another, unsigned integers; number of ids of each text, int64); no BOS, no EOS."""

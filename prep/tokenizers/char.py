@@ -48,7 +48,8 @@ class CharTokenizer:
 
     def decode(self, ids: npt.NDArray[Any]) -> str:
         """See Tokenizer."""
-        return self._points[ids[ids < len(self._points)]].astype("<u4").tobytes().decode("utf-32-le")
+        points: bytes = self._points[ids[ids < len(self._points)]].astype("<u4").tobytes()
+        return points.decode("utf-32-le")
 
 
 def from_definition(definition: bytes) -> CharTokenizer:
