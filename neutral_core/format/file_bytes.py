@@ -22,11 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-try:
-    import resource
-except ImportError:  # Windows has no limit of this kind
-    resource = None  # type: ignore[assignment]
-
 # From Python 3.13 on a map need not keep the descriptor.
 TRACKS_DESCRIPTOR = sys.hexversion >= 0x030D0000
 
@@ -116,7 +111,9 @@ def _map(file: io.FileIO, num_bytes: int) -> Bytes:
 
 def max_held() -> int:
     """Return how many files are held at once: half of the soft limit on open files, from 8 to 30,000."""
-    if resource is None:
+    try:
+        import resource
+    except ImportError:  # Windows has no limit of this kind
         return 2048
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 30_000 if soft == resource.RLIM_INFINITY else max(8, min(soft // 2, 30_000))
