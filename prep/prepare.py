@@ -89,9 +89,11 @@ def prepare(options: Options) -> dict[str, Any]:
     share = _share(options.validation)
     inputs = find_inputs(options.inputs, options.glob)
     settings = options.tokenizer
+    _tokenizer.cache_clear()  # its file may have changed since an earlier call
     if settings.kind != "char":
         open_tokenizer(settings)  # a wrong path or EOS is said before any work
-    place = tasks.start(options.destination, _record(options, inputs), restart=options.restart)
+    record = _record(options, inputs)
+    place = tasks.start(options.destination, record, restart=options.restart, splits=_splits(share))
     if place is None:
         return _existing_report(options, share)
     with place:
@@ -117,7 +119,7 @@ def prepare(options: Options) -> dict[str, Any]:
             report["corpora"].append(
                 _corpus_entry(split, target, counts, sum(result["text_bytes"][split] for result in results))
             )
-        tasks.finish(options.destination)
+        tasks.finish(options.destination, _splits(share))
     return report
 
 
@@ -145,7 +147,7 @@ def _share(text: str | None) -> Fraction | None:
         return None
     try:
         share = Fraction(text)
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         share = Fraction(-1)
     if not 0 < share < 1:
         raise ValueError(f"validation is {text!r}, expected a share between 0 and 1, such as 0.01.")

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from neutral_core.format import canonical
 from neutral_core.format.files import remove, write_file
 from neutral_core.format.manifest import MANIFEST
 from neutral_core.format.publish import PARTIAL, Workplace
+from prep.tokenizers import DEFINITION
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -49,17 +51,24 @@ def run(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) ->
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
+    except BrokenProcessPool:
+        raise ChildProcessError(
+            f"one of {workers} worker processes was ended from outside, for want of memory perhaps: run the same command again with fewer --workers."
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def start(destination: Path, record: Mapping[str, Any], *, restart: bool) -> Workplace | None:
+def start(
+    destination: Path, record: Mapping[str, Any], *, restart: bool, splits: Sequence[str] = ("",)
+) -> Workplace | None:
     """Return the workplace of a run in ``destination``, with the leftovers of an earlier one of the same record; None if that one had finished.
 
     Args:
         destination: folder of the corpus to be.
         record: plain data: command, settings, inputs with sizes and times. Leftovers are used only where it is the same.
         restart: discard leftovers of another record.
+        splits: folders below the destination that become corpora; "" is the destination itself.
 
     Raises:
         FileExistsError: the folder is not empty, or holds leftovers of another record: the message says what differs.
@@ -67,8 +76,9 @@ def start(destination: Path, record: Mapping[str, Any], *, restart: bool) -> Wor
     """
     content = canonical.dumps(record)
     earlier = _earlier(destination)
-    if (destination / MANIFEST).exists() and (destination / PARTIAL).exists():
-        finish(destination)  # killed after its last step
+    finished = all((destination / split / MANIFEST).exists() for split in splits)
+    if finished and (destination / PARTIAL).exists():
+        finish(destination, splits)  # killed after its last step
         if earlier == record:
             return None
     place = Workplace(destination)
@@ -80,8 +90,13 @@ def start(destination: Path, record: Mapping[str, Any], *, restart: bool) -> Wor
                 "discard what it left."
             )
         if earlier != record:
+            if earlier is not None:
+                _discard_published(destination)
             place.clear()
             write_file(place.path / _RUN, content)
+        for split in splits:
+            for leftover in (destination / split / PARTIAL).rglob(".*.tmp"):
+                remove(leftover)
         for leftover in place.path.rglob(".*.tmp"):
             remove(leftover)
     except BaseException:
@@ -90,12 +105,30 @@ def start(destination: Path, record: Mapping[str, Any], *, restart: bool) -> Wor
     return place
 
 
-def finish(destination: Path) -> None:
+def finish(destination: Path, splits: Sequence[str] = ("",)) -> None:
     """Remove the workplace of a finished run; the record goes last, so that it is known to have finished wherever this is interrupted."""
     partial = destination / PARTIAL
+    for split in splits:
+        if split and (destination / split / PARTIAL).exists():
+            remove(destination / split / PARTIAL)  # killed between the manifest and its clean-up
     for entry in sorted(partial.iterdir(), key=lambda path: path.name == _RUN):
         remove(entry)
     partial.rmdir()
+
+
+def _discard_published(destination: Path) -> None:
+    """Remove what a stopped run had published already: its shards would pass for those of the new run."""
+    for split in ("", "train", "validation"):
+        folder = destination / split
+        for name in (MANIFEST, DEFINITION):  # the manifest first: without it nothing is a corpus
+            (folder / name).unlink(missing_ok=True)
+        for shard in folder.glob("shard-*.safetensors"):
+            shard.unlink()
+        if split and folder.is_dir():
+            if (folder / PARTIAL).exists():
+                remove(folder / PARTIAL)
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _earlier(destination: Path) -> Any:

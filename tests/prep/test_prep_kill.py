@@ -1,0 +1,208 @@
+"""A killed run leaves nothing that a rerun does not mend, and a reader never sees a part of a corpus."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import neutral_core as nc
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("MILLSTREAM_KILLS", "2"))
+EVERY_S = 0.005
+SEED = 20_260
+
+# The command reads 8 MiB a task; the same work is cut finer here, so that a second of it has many tasks.
+PREPARE = """
+import sys
+from pathlib import Path
+from prep.prepare import Options, prepare
+from prep.tokenizers import Settings
+if __name__ == "__main__":
+    try:
+        prepare(Options(inputs=(sys.argv[1],), destination=Path(sys.argv[2]), tokenizer=Settings(kind="byte", append_eos=True),
+                        documents="line", tokens_per_shard=40_000, workers=2, task_bytes=60_000))
+    except FileExistsError as error:
+        sys.exit(str(error))
+"""
+CONVERT = """
+import sys
+from prep.cli import main
+if __name__ == "__main__":
+    sys.exit(main(["convert", "--dtype", "uint16", "--boundaries", "eos:7", "--tokens-per-shard", "20000", "--workers", "2", *sys.argv[1:]]))
+"""
+
+
+@dataclass
+class Case:
+    """One command, its source, what it makes undisturbed and how long it takes."""
+
+    script: Path
+    source: Path
+    tokens: npt.NDArray[np.integer]
+    tree: dict[str, bytes] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def start(self, destination: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, str(self.script), str(self.source), str(destination)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+    def undisturbed(self, destination: Path) -> None:
+        begin = time.monotonic()
+        process = self.start(destination)
+        output, _ = process.communicate(timeout=120)
+        self.seconds = time.monotonic() - begin
+        assert process.returncode == 0, output
+        self.tree = tree_of(destination)
+
+
+@pytest.fixture(scope="module")
+def prepare_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("prepare")
+    numbers = random.Random(SEED)
+    source = folder / "text.txt"
+    with source.open("wb") as file:
+        for number in range(60_000):
+            file.write(b"%d %s\n" % (number, b"abcdefgh" * numbers.randrange(1, 12)))
+    expected = [np.frombuffer(line, dtype=np.uint8).astype(np.uint16) for line in source.read_bytes().splitlines()]
+    tokens = np.concatenate([np.append(line, np.uint16(256)) for line in expected])
+    script = folder / "run_prepare.py"
+    script.write_text(PREPARE)
+    case = Case(script, source, tokens)
+    case.undisturbed(folder / "undisturbed")
+    return case
+
+
+@pytest.fixture(scope="module")
+def convert_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder = tmp_path_factory.mktemp("convert")
+    tokens = np.random.default_rng(SEED).integers(0, 400, 4_000_000).astype(np.uint16)
+    source = folder / "old.bin"
+    tokens.tofile(source)
+    script = folder / "run_convert.py"
+    script.write_text(CONVERT)
+    case = Case(script, source, tokens)
+    case.undisturbed(folder / "undisturbed")
+    return case
+
+
+def test_a_killed_prepare_run_again_gives_the_bytes_of_an_undisturbed_run(prepare_case: Case, tmp_path: Path) -> None:
+    kill_and_rerun(prepare_case, tmp_path, KILLS)
+
+
+def test_a_killed_convert_run_again_gives_the_bytes_of_an_undisturbed_run(convert_case: Case, tmp_path: Path) -> None:
+    kill_and_rerun(convert_case, tmp_path, KILLS)
+
+
+@pytest.mark.slow
+def test_fifty_kills_of_prepare_leave_nothing_that_a_rerun_does_not_mend(prepare_case: Case, tmp_path: Path) -> None:
+    print("\nprepare:", kill_and_rerun(prepare_case, tmp_path, 50))
+
+
+@pytest.mark.slow
+def test_fifty_kills_of_convert_leave_nothing_that_a_rerun_does_not_mend(convert_case: Case, tmp_path: Path) -> None:
+    print("\nconvert:", kill_and_rerun(convert_case, tmp_path, 50))
+
+
+def kill_and_rerun(case: Case, folder: Path, kills: int) -> str:
+    """Kill at moments spread over the run time, one in each of ``kills`` equal parts; return figures."""
+    numbers = random.Random(SEED)
+    phases: Counter[str] = Counter()
+    looks: Counter[str] = Counter()
+    for number in range(kills):
+        destination = folder / f"corpus-{number}"
+        moment = (number + numbers.random()) / kills * case.seconds
+        with observed(destination, case.tokens, looks):
+            phase = killed_at(case, destination, moment)
+            phases[phase] += 1
+            again = case.start(destination)
+            output, _ = again.communicate(timeout=120)
+        where = f"kill {number} after {moment:.3f} s, {phase}"
+        if phase == "finished":
+            assert again.returncode == 1, where
+            assert "there is a corpus already" in output, where
+        else:
+            assert again.returncode == 0, f"{where}: {output}"
+        left = tree_of(destination)
+        assert left.keys() == case.tree.keys(), where
+        assert [name for name in left if left[name] != case.tree[name]] == [], where
+    return f"{kills} kills over {case.seconds:.2f} s; landed: {dict(phases)}; opened: {dict(looks)}"
+
+
+def killed_at(case: Case, destination: Path, moment: float) -> str:
+    """Kill the command's own process, see its workers out, and say what it was doing."""
+    process = case.start(destination)
+    try:
+        process.wait(timeout=moment)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    process.communicate(timeout=30)  # ends when the last process that holds its output has: the workers too
+    return phase_of(destination)
+
+
+def phase_of(destination: Path) -> str:
+    partial = destination / ".partial"
+    manifest = (destination / "dataset.json").exists()
+    if not partial.exists():
+        return "finished" if manifest else "starting"
+    if manifest:
+        # The record goes last but one; without it nothing tells this run from a finished one.
+        return "cleaning up" if (partial / "run.json").exists() else "finished"
+    if any(destination.glob("shard-*")):
+        return "publishing"
+    if (partial / "shards-all").exists():
+        return "assembling"
+    return "working" if (partial / "run.json").exists() else "starting"
+
+
+@contextmanager
+def observed(destination: Path, tokens: npt.NDArray[np.integer], looks: Counter[str]) -> Iterator[None]:
+    """Open the destination every 5 ms meanwhile: it is not there, or it is whole; anything else fails the test."""
+    done = threading.Event()
+    wrong: list[BaseException] = []
+
+    def look() -> None:
+        while not done.wait(EVERY_S):
+            try:
+                corpus = nc.open_corpus(destination)
+                assert corpus.num_tokens == len(tokens)
+                assert np.array_equal(corpus.tokens(0, corpus.num_tokens), tokens)
+                looks["whole"] += 1
+            except FileNotFoundError:
+                looks["FileNotFoundError"] += 1
+            except BaseException as error:
+                wrong.append(error)
+                return
+
+    thread = threading.Thread(target=look, name="observer")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+    if wrong:
+        raise wrong[0]
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else b""
+        for path in sorted(folder.rglob("*"))
+    }
