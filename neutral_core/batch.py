@@ -27,10 +27,9 @@ def read_tokens(
         return stretches.shards[int(segments[0])].rows(pieces.start, length).astype(dtype, copy=False)
     if not num_rows:
         return np.empty((0, length), dtype=dtype)
-    groups = _by_segment(segments) if whole else []
-    if groups and len(groups) * _TOGETHER <= num_rows:
+    if whole and len(np.unique(segments)) * _TOGETHER <= num_rows:
         out = np.empty((num_rows, length), dtype=dtype)
-        for chosen in groups:
+        for chosen in _by_segment(segments):
             out[pieces.row[chosen]] = stretches.shards[int(segments[chosen[0]])].rows(pieces.start[chosen], length)
         return out
     in_place = np.lexsort((pieces.column, pieces.row)) if not whole else slice(None)
@@ -72,7 +71,8 @@ def read_documents(
     number = np.arange(len(places)) - np.searchsorted(row, row)
     segment_ids = np.repeat((number + 1).astype(np.int32), lengths)
     width = np.dtype(np.int32 if num_rows * length < 2**31 else np.int64)
-    positions = np.arange(num_rows * length, dtype=width) - np.repeat(places.astype(width), lengths)
+    positions = np.arange(num_rows * length, dtype=width)
+    np.subtract(positions, np.repeat(places.astype(width), lengths), out=positions)
     shape = num_rows, length
     return segment_ids.reshape(shape), positions.astype(np.int32, copy=False).reshape(shape)
 

@@ -12,10 +12,12 @@ documents of the whole file.
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from prep.extras import require
 from prep.readers.inputs import Input, Range
@@ -59,17 +61,17 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         tally: counts as the iteration goes on.
 
     Raises:
-        ValueError: a bad document under ``error``: with file, line and byte.
+        ValueError: a bad document under ``error``: with file, line and byte; a compressed file that is damaged or cut short, always.
     """
     parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
     with _open(part.input) as file:
         if part.input.kind == "text" and rule == "file":
-            found: Iterator[tuple[int, int, bytes]] = iter([(0, 1, file.read())])
+            found: Iterator[tuple[int, int, bytes]] = ((0, 1, read()) for read in (file.read,))
         elif part.input.kind == "text" and rule == "blank-line":
             found = _paragraphs(file, part, tally)
         else:
             found = ((at, number, _without_end(line)) for at, number, line in _lines(file, part, tally))
-        for at, number, data in found:
+        for at, number, data in _undamaged(found, part.input):
             if at == 0 and part.input.kind == "jsonl":
                 data = data.removeprefix(b"\xef\xbb\xbf")
             if not data and (part.input.kind == "jsonl" or rule == "line"):
@@ -89,8 +91,55 @@ def _open(item: Input) -> IO[bytes]:
         return cast("IO[bytes]", gzip.open(item.path, "rb"))
     if item.compression == "zst":
         zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
-        return zstandard.open(item.path, "rb")  # type: ignore[no-any-return]
+        return cast("IO[bytes]", io.BufferedReader(_Zst(open(item.path, "rb"), zstandard), 1 << 20))
     return open(item.path, "rb")
+
+
+def _undamaged(found: Iterator[tuple[int, int, bytes]], item: Input) -> Iterator[tuple[int, int, bytes]]:
+    try:
+        yield from found
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{item.name}: the compressed file is damaged or cut short ({error}): copy it again.") from None
+
+
+class _Zst(io.RawIOBase):
+    """A .zst file of any number of frames. The library's own reader has no lines, and takes a file that is cut short for a short one."""
+
+    def __init__(self, file: IO[bytes], zstandard: Any) -> None:
+        self._file = file
+        self._zstandard = zstandard
+        self._frame: Any = None
+        self._rest = b""
+        self._held = memoryview(b"")
+
+    def readable(self) -> bool:
+        """See io.RawIOBase."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase; raise EOFError where the file is damaged or ends inside a frame."""
+        while not self._held:
+            data = self._rest or self._file.read(1 << 17)
+            if not data and self._frame is None:
+                return 0
+            if not data:
+                raise EOFError("it ends inside a frame")
+            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
+            try:
+                self._held = memoryview(self._frame.decompress(data))
+            except self._zstandard.ZstdError as error:
+                raise EOFError(str(error)) from None
+            self._rest = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        size = min(len(buffer), len(self._held))
+        buffer[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+    def close(self) -> None:
+        """See io.RawIOBase."""
+        self._file.close()
+        super().close()
 
 
 def _lines(file: IO[bytes], part: Range, tally: Tally, *, beyond: bool = False) -> Iterator[tuple[int, int, bytes]]:
