@@ -1,10 +1,10 @@
 """Reading a warm corpus: rows per second through the whole Loader, order included, beside the floor that the machine sets.
 
-    python benchmarks/read.py [--tokens N] [--seconds S]
+    python benchmarks/read.py [--tokens N] [--rounds N] [--peers]
 
 Floor: one np.take of random rows of a [n, 2049] uint16 map into a kept buffer, and one cast to a kept int32 buffer, in batches of 8. The other rows
 are the same batches through Loader, cast by the caller into the same int32 buffer. All in one process, one after another, round by round: figures
-are medians of rounds, ratios are taken within a round (shared machines drift).
+are medians of rounds, ratios are taken within a round (shared machines drift). --peers adds the readers of benchmarks/peers.py.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from peers import PEERS
 
 import neutral_core as nc
 
 SEQ_LEN = 2048
 BATCH = 8
 ROUND = 4096  # rows
+PER_DOCUMENT = 600  # tokens
 
 
 def main() -> None:
@@ -30,9 +32,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=200_000_000, help="of the corpus, uint16")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--peers", action="store_true", help="also time peers' readers that are installed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
         cases = _cases(Path(folder), options.tokens)
+        if options.peers:
+            cases += _peers(Path(folder))
         times: dict[str, list[float]] = {name: [] for name, _ in cases}
         for _ in range(options.rounds):
             for name, serve in cases:
@@ -70,6 +75,32 @@ def _cases(folder: Path, num_tokens: int) -> list[tuple[str, Callable[[int], Non
     return cases
 
 
+def _peers(folder: Path) -> list[tuple[str, Callable[[int], None]]]:
+    corpus = nc.open_corpus(folder / "one")
+    tokens = corpus.tokens(0, corpus.num_tokens)
+    cases = []
+    for number, (name, make) in enumerate(PEERS.items()):
+        place = folder / f"peer-{number}"
+        place.mkdir()
+        batches = make(place, tokens, PER_DOCUMENT, SEQ_LEN, BATCH)
+        try:
+            next(batches)
+        except ImportError as error:
+            print(f"left out: {name} ({error})")
+            continue
+        cases.append((name, _drain(batches)))
+    return cases
+
+
+def _drain(batches: Iterator[object]) -> Callable[[int], None]:
+    def serve(count: int) -> None:
+        for _ in range(count):
+            next(batches)
+
+    serve(64)
+    return serve
+
+
 def _floor(corpus: nc.Corpus) -> Callable[[int], None]:
     tokens = corpus.tokens(0, corpus.num_tokens)
     rows = tokens[: len(tokens) // (SEQ_LEN + 1) * (SEQ_LEN + 1)].reshape(-1, SEQ_LEN + 1)
@@ -99,14 +130,13 @@ def _through(loader: Iterator[dict[str, np.ndarray]]) -> Callable[[int], None]:
 def _corpus(path: Path, num_tokens: int, *, num_shards: int) -> nc.Corpus:
     """Write and open a corpus of documents of 600 tokens; every page is then in the cache."""
     random = np.random.default_rng(0)
-    per_document = 600
-    documents = num_tokens // per_document // num_shards * num_shards
-    with nc.CorpusWriter(path, vocab_size=50257, tokens_per_shard=documents // num_shards * per_document) as writer:
+    documents = num_tokens // PER_DOCUMENT // num_shards * num_shards
+    with nc.CorpusWriter(path, vocab_size=50257, tokens_per_shard=documents // num_shards * PER_DOCUMENT) as writer:
         left = documents
         while left:
             count = min(left, 4096)
-            tokens = random.integers(0, 50257, count * per_document, dtype=np.uint16)
-            writer.add_many(tokens, np.full(count, per_document))
+            tokens = random.integers(0, 50257, count * PER_DOCUMENT, dtype=np.uint16)
+            writer.add_many(tokens, np.full(count, PER_DOCUMENT))
             left -= count
     corpus = nc.open_corpus(path)
     for shard in corpus.shards:

@@ -20,6 +20,7 @@ from neutral_core.format.manifest import MANIFEST, Manifest
 from neutral_core.format.memory import MemoryShard
 from neutral_core.format.publish import PARTIAL
 from neutral_core.format.shard import CHECKS, Shard, ShardLike, code_of
+from neutral_core.format.shard_writer import token_array
 from neutral_core.format.tokenizer import TokenizerIdentity
 
 Tokens = npt.NDArray[Any]
@@ -89,7 +90,7 @@ class Corpus:
         """
         shard, local = self._locate(index)
         start, stop = self.shards[shard].offsets().at(np.array([local, local + 1])).tolist()
-        if start > stop:
+        if not 0 <= start <= stop <= self.shards[shard].num_tokens:
             raise FormatError(
                 f"document {index:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify."
             )
@@ -191,8 +192,12 @@ def open_folder(
         manifest = manifest.cut(fingerprint, str(path))
     if tokenizer is not None and manifest.tokenizer is not None and tokenizer != manifest.tokenizer:
         raise ValueError(f"{path}: the tokenizer given is {tokenizer}, but the corpus says {manifest.tokenizer}.")
+    declared = {"vocab_size": manifest.vocab_size, "tokenizer": manifest.tokenizer, "fields": manifest.fields}
     return Corpus(
-        [Shard(folder / entry.name, access=access, check=check, expected=entry) for entry in manifest.entries],
+        [
+            Shard(folder / entry.name, access=access, check=check, expected=entry, declared=declared)
+            for entry in manifest.entries
+        ],
         dtype=np.dtype(DTYPES[code_of(manifest.vocab_size)][1]),
         fingerprint=manifest.chain[-1],
         vocab_size=manifest.vocab_size,
@@ -236,9 +241,9 @@ def memory_corpus(
         tokenizer: its identity, or None.
 
     Raises:
-        ValueError: an id outside of the vocabulary.
+        ValueError: an id outside of the vocabulary, or a document that is no array of integers.
     """
-    arrays = [np.asarray(document) for document in documents]
+    arrays = [token_array(document) for document in documents]
     largest = max((int(array.max()) for array in arrays if array.size), default=0)
     smallest = min((int(array.min()) for array in arrays if array.size), default=0)
     size = largest + 1 if vocab_size is None else vocab_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ def check_fields(fields: Mapping[str, Field]) -> dict[str, Field]:
             raise ValueError(f"field {name!r}: dtype is {field.dtype!r}, expected one of {', '.join(CODES)}.")
         if len(field.shape) >= MAX_RANK or any(type(n) is not int or not 0 < n < 2**31 for n in field.shape):
             raise ValueError(f"field {name!r}: shape is {field.shape}, expected positive integers below 2^31.")
+        if math.prod(field.shape) >= 2**48:  # numpy refuses arrays whose sizes overflow, even without items
+            raise ValueError(f"field {name!r}: an item of shape {field.shape} has more than 2^48 numbers.")
     return dict(sorted(fields.items()))
 
 
@@ -65,6 +68,16 @@ def arrays_of(
         if kind == "ragged":
             arrays.append(Array(name=f"{name}.offsets", code="I64", shape=(num_documents + 1,)))
     return arrays
+
+
+def counted_by(name: str) -> str | None:
+    """Return the name of the array whose items an array of offsets counts, or None for any other array.
+
+    By the place of the dots, not by the ending: ``token.offsets`` and ``ragged.offsets`` are fields like any other.
+    """
+    if name == "document_offsets":
+        return "tokens"
+    return name.removesuffix(".offsets") if name.startswith("ragged.") and name.count(".") == 2 else None
 
 
 def checksums_of(num_bytes: int) -> Array:

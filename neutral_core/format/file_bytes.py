@@ -80,7 +80,7 @@ class FileBytes:
         self._file = None
 
     def _open(self) -> io.FileIO:
-        file = io.FileIO(self.path)
+        file = _File(self.path)
         found = os.fstat(file.fileno()).st_size
         if found != self.num_bytes:
             file.close()
@@ -88,6 +88,13 @@ class FileBytes:
                 f"{self.path}: the file has {found:,} bytes but had {self.num_bytes:,} when it was opened: it was replaced; open the corpus again."
             )
         return file
+
+
+class _File(io.FileIO):
+    """A file that closes without a warning when the last read that uses it is over."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def read_into(file: io.FileIO, out: memoryview, start: int) -> None:

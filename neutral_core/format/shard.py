@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from neutral_core.errors import FormatError
 from neutral_core.format.container import BLOCK, Array, Header, blocks, decode, decode_size
-from neutral_core.format.fields import Field, arrays_of, checksums_of, fields_from_json
+from neutral_core.format.fields import Field, arrays_of, checksums_of, counted_by, fields_from_json
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, Offsets
 from neutral_core.format.tokenizer import TokenizerIdentity
@@ -93,6 +93,7 @@ class Shard:
         access: ``map``, or ``read`` for file systems where maps are dangerous.
         check: ``headers``, or ``blocks``: each 1 MiB block's checksum at its first touch.
         expected: the manifest's entry, or None for a file on its own, which is then opened at once.
+        declared: what the manifest says of every shard: vocab_size, tokenizer, fields; compared on opening.
 
     Raises:
         FormatError: on opening, when the file breaks a rule of FORMAT.md.
@@ -100,11 +101,17 @@ class Shard:
     """
 
     __slots__ = (
-        "_checked", "_checksums", "_content", "_file", "_header", "access", "check", "expected", "num_documents", "num_tokens", "path",
+        "_checked", "_checksums", "_content", "_file", "_header", "access", "check", "declared", "expected", "num_documents", "num_tokens", "path",
     )  # fmt: skip
 
     def __init__(
-        self, path: Path, *, access: str = "map", check: str = "headers", expected: Entry | None = None
+        self,
+        path: Path,
+        *,
+        access: str = "map",
+        check: str = "headers",
+        expected: Entry | None = None,
+        declared: Mapping[str, Any] | None = None,
     ) -> None:
         if check not in CHECKS:
             raise ValueError(f"check is {check!r}, expected 'headers' or 'blocks'.")
@@ -112,6 +119,7 @@ class Shard:
         self.access = access
         self.check = check
         self.expected = expected
+        self.declared = declared or {}
         self._header: Header | None = None
         if expected is None:
             self.open()
@@ -187,7 +195,7 @@ class Shard:
         for block in range(len(self._checksums) - 1):
             self._check_block(block)
         for name, array in self._arrays.items():
-            if name == "document_offsets" or name.endswith(".offsets"):
+            if counted_by(name) is not None:
                 check_offsets(self.items(name, 0, array.shape[0]), f"{self.path}: {name}")
         self._check_paddings()
         for start, stop in blocks(self.num_tokens):
@@ -250,11 +258,19 @@ class Shard:
                         "the file belongs to another corpus or version: copy the corpus again."
                     )
 
+        for key, value in self.declared.items():
+            if getattr(self._content, key) != value:
+                raise FormatError(
+                    f"{self.path}: {key} is {getattr(self._content, key)!r}, but dataset.json expects {value!r}: "
+                    "the manifest was changed: copy the corpus again."
+                )
+
     def _check_ends(self) -> None:
         for name, array in self._arrays.items():
-            if name != "document_offsets" and not name.endswith(".offsets"):
+            counted = counted_by(name)
+            if counted is None:
                 continue
-            items = self._arrays["tokens" if name == "document_offsets" else name.removesuffix(".offsets")].shape[0]
+            items = self._arrays[counted].shape[0]
             count = array.shape[0]
             ends = [int(self._raw(name, at, at + 1)[0]) for at in (0, count - 1)]
             if ends != [0, items]:

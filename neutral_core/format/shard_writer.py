@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.container import CODES, DTYPES, Array, encode, header_size, place
-from neutral_core.format.fields import Field, arrays_of, check_fields, checksums_of, fields_to_json
+from neutral_core.format.fields import Field, arrays_of, check_fields, checksums_of, counted_by, fields_to_json
 from neutral_core.format.files import fsync_folder, temporary_path, write_all
 from neutral_core.format.shard import FORMAT_VERSION, code_of
 from neutral_core.format.spool import BlockSums, Spool
@@ -99,7 +99,7 @@ class ShardWriter:
         self._sums = BlockSums()
         self._spools = {array.name: Spool(self.path.parent) for array in self._arrays({})[1:]}
         for name, spool in self._spools.items():
-            if name.endswith("offsets"):
+            if counted_by(name) is not None:
                 spool.write(np.zeros(1, dtype="<i8"))
 
     def add(self, tokens: npt.ArrayLike, fields: Mapping[str, npt.ArrayLike] | None = None) -> None:
@@ -134,16 +134,22 @@ class ShardWriter:
         Raises:
             ValueError: an id outside the vocabulary (with document and position), lengths that do not add up, fields other than those declared.
         """
-        array = token_array(tokens)
-        counts = check_lengths(lengths, len(array), "lengths", "tokens")
-        self._check_ids(array, counts)
-        values = self._check_fields(fields or {}, len(array), len(counts))
+        array, counts, values = self.check(tokens, lengths, fields)
         self._write(np.ascontiguousarray(array, dtype=self.schema.dtype).data.cast("B"))
         self._spools["document_offsets"].write(self.num_tokens + np.cumsum(counts))
         for name, items in values.items():
             self._spools[name].write(items)
         self.num_tokens += len(array)
         self.num_documents += len(counts)
+
+    def check(
+        self, tokens: npt.ArrayLike, lengths: npt.ArrayLike, fields: Mapping[str, Any] | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
+        """Return what ``add_many`` would write of the same arguments, without writing; raise ValueError as it does."""
+        array = token_array(tokens)
+        counts = check_lengths(lengths, len(array), "lengths", "tokens")
+        self._check_ids(array, counts)
+        return array, counts, self._check_fields(fields or {}, len(array), len(counts))
 
     def close(self) -> None:
         """Finish the file and put it under its name; raise OSError where the disk does not take it."""
@@ -236,7 +242,7 @@ class ShardWriter:
                 checked[name] = _items(values[name], declared, name, num_tokens if kind == "token" else num_documents)
                 continue
             items, lengths = values[name]
-            checked[name] = _items(items, declared, name, len(items))
+            checked[name] = _items(items, declared, name, len(items) if np.ndim(items) else 0)
             counts = check_lengths(lengths, len(checked[name]), f"the numbers of items of {name}", "items")
             if len(counts) != num_documents:
                 raise ValueError(f"{name}: {len(counts):,} numbers of items for {num_documents:,} documents.")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from neutral_core.format.fields import Field
 from neutral_core.format.files import remove
+from neutral_core.format.manifest import MANIFEST
 from neutral_core.format.publish import Workplace, publish, shard_name
 from neutral_core.format.shard_writer import Schema, ShardWriter, check_lengths, token_array
 from neutral_core.format.tokenizer import TokenizerIdentity
@@ -49,6 +50,8 @@ class ShardSeries:
         """Add documents that stand one after another in an array; see ShardWriter.add_many."""
         array = token_array(tokens)
         counts = check_lengths(lengths, len(array), "lengths", "tokens")
+        if self._writer.num_tokens + len(array) > self.tokens_per_shard:  # it is cut below: what is wrong as a whole could fit in pieces
+            self._writer.check(array, counts, fields)
         ends = np.cumsum(counts)
         first = 0
         while first < len(counts):
@@ -56,6 +59,9 @@ class ShardSeries:
             self._make_room(int(counts[first]))
             room = self.tokens_per_shard - self._writer.num_tokens
             last = max(int(np.searchsorted(ends, begin + room, side="right")), first + 1)
+            if last - first == len(counts):
+                self._writer.add_many(array, counts, fields)
+                return
             piece = {name: _part(name, value, counts, first, last) for name, value in (fields or {}).items()}
             self._writer.add_many(array[begin : int(ends[last - 1])], counts[first:last], piece)
             first = last
@@ -107,11 +113,13 @@ class CorpusWriter:
         schema = Schema(vocab_size=vocab_size, tokenizer=tokenizer, fields=fields or {}, provenance=provenance or {})
         self.directory = Path(directory)
         self._workplace = Workplace(self.directory)
-        self._workplace.clear()
         try:
+            self._remove_moved()
+            self._workplace.clear()
             self._series = ShardSeries(self._workplace.path, schema, tokens_per_shard)
         except BaseException:
             self._leave()
+            self._workplace.release()
             raise
 
     def add(self, tokens: npt.ArrayLike, fields: Mapping[str, npt.ArrayLike] | None = None) -> None:
@@ -143,9 +151,16 @@ class CorpusWriter:
 
     def _leave(self) -> None:
         """Remove the workplace, and the directory if nothing else is in it."""
+        self._remove_moved()
         remove(self._workplace.path)
         if not any(self.directory.iterdir()):
             self.directory.rmdir()
+
+    def _remove_moved(self) -> None:
+        """Remove the shards that an interrupted publication moved: without ``.partial`` they would be taken for a corpus."""
+        if not (self.directory / MANIFEST).exists():
+            for path in self.directory.glob("shard-*.safetensors"):
+                remove(path)
 
 
 def _part(name: str, value: Any, lengths: npt.NDArray[np.int64], first: int, last: int) -> Any:

@@ -265,7 +265,6 @@ OPENING: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: build(arrays(tokens=("U32", [5], bytes(20)))), r"an array is \('tokens', 'U32', \(5,\)\), expected \('tokens', 'U16'",
     ),
     "dtype too narrow": (lambda: build(arrays(tokens=("U8", [5], bytes(5)))), r"an array is \('tokens', 'U8', \(5,\)\), expected \('tokens', 'U16'"),
-    "too many checksums": (lambda: build() [:-8] + b"", r"promises"),
     "the header's checksum": (lambda: build(edit_sums=lambda s: s.__setitem__(0, s[0] ^ 1)), r"byte 0: the header's checksum is 0x\w+, expected 0x"),
     "offsets begin late": (
         lambda: build(arrays(document_offsets=("I64", [4], struct.pack("<4q", 1, 3, 3, 5)))), r"document_offsets begins with 1 .* expected 0 and 5",
@@ -372,7 +371,8 @@ def corpus_of_two(folder: Path) -> Path:
 
 
 def test_mixed_up_shards_are_refused_by_digest(tmp_path: Path) -> None:
-    first, second = (corpus_of_two(tmp_path / "c") / f"shard-0000{i}.safetensors" for i in (0, 1))
+    folder = corpus_of_two(tmp_path / "c")
+    first, second = folder / "shard-00000.safetensors", folder / "shard-00001.safetensors"
     a, b = first.read_bytes(), second.read_bytes()
     first.write_bytes(b)
     second.write_bytes(a)
@@ -433,7 +433,7 @@ def shards_with(data: dict[str, Any], **changes: Any) -> bytes:
 FIT = r"checksum, totals or fingerprint do not fit"
 MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], bytes], str]] = {
     "empty": (lambda d: b"", r"Expecting value"),
-    "cut short": (lambda d: canonical(d)[:-20], r"dataset\.json: "),
+    "cut short": (lambda d: canonical(d)[:-20], r"Expecting"),
     "not UTF-8": (lambda d: b"\xff", r"utf-8"),
     "nested": (lambda d: DEEP.encode(), r"nested too deeply"),
     "nested inside": (lambda d: canonical(d).replace(b'"fields":{}', b'"fields":' + MEDIUM.encode()), r"nested too deeply"),
