@@ -21,10 +21,12 @@ import numpy.typing as npt
 from neutral_core import cursor
 from neutral_core.batch import Batch, pad
 from neutral_core.order.plan import Located, Plan
+from neutral_core.order.windows import Pieces
 
 CHUNK_ROWS = 256
 LOCATE_ROWS = 8192
 _LAST = ("drop", "pad")
+_Block = tuple[npt.NDArray[np.int64], Located, Pieces]  # samples, where they are, what fills them
 
 
 class Loader:
@@ -182,22 +184,21 @@ class _OrderBlocks:
         self._num_samples = loader.num_samples
         self._pads = loader.last == "pad"
         self._per_block = max(LOCATE_ROWS // self._rows // loader.batches_per_chunk, 1) * loader.batches_per_chunk
-        self._blocks: dict[int, tuple[npt.NDArray[np.int64], Located]] = {}
+        self._blocks: dict[int, _Block] = {}
         self._lock = threading.Lock()
 
     def read(self, sample: int, count: int) -> Batch:
         """Return this rank's rows of ``count`` global batches from the one that begins at ``sample`` on."""
-        samples, located = self._locate(sample, count)
+        samples, located, pieces = self._locate(sample, count)
         if not self._pads:
-            return self._plan.read_located(samples, located)
+            return self._plan.read_pieces(samples, located, pieces)
         real = samples < (cursor.MAX_SAMPLE if self._num_samples is None else self._num_samples)
         if real.all():
-            return pad(self._plan.read_located(samples, located), real, self._plan.seq_len)
-        kept = samples[real]
-        return pad(self._plan.read_located(kept, self._plan.locate(kept)), real, self._plan.seq_len)
+            return pad(self._plan.read_pieces(samples, located, pieces), real, self._plan.seq_len)
+        return pad(self._plan.read(samples[real]), real, self._plan.seq_len)
 
-    def _locate(self, sample: int, count: int) -> tuple[npt.NDArray[np.int64], Located]:
-        """Return samples and where they are, from the block of batches that holds them; a chunk never crosses a block's edge."""
+    def _locate(self, sample: int, count: int) -> _Block:
+        """Return samples, where they are and what fills them, from the block of batches that holds them; a chunk never crosses a block's edge."""
         batch, phase = divmod(sample, self._batch_size)
         number, at = divmod(batch, self._per_block)
         first = number * self._per_block * self._batch_size + phase
@@ -206,10 +207,11 @@ class _OrderBlocks:
                 samples = self._samples(first, self._per_block)
                 while len(self._blocks) > 1:
                     del self._blocks[next(iter(self._blocks))]
-                self._blocks[first] = samples, self._plan.locate(samples)
-            samples, located = self._blocks[first]
-        rows = slice(at * self._rows, (at + count) * self._rows)
-        return samples[rows], located[rows]
+                located = self._plan.locate(samples)
+                self._blocks[first] = samples, located, self._plan.pieces(located)
+            samples, located, pieces = self._blocks[first]
+        start, stop = at * self._rows, (at + count) * self._rows
+        return samples[start:stop], located[start:stop], pieces.of_rows(start, stop)
 
     def _samples(self, sample: int, count: int) -> npt.NDArray[np.int64]:
         batches = sample + np.arange(count, dtype=np.int64) * self._batch_size

@@ -50,7 +50,9 @@ class ShardSeries:
         """Add documents that stand one after another in an array; see ShardWriter.add_many."""
         array = token_array(tokens)
         counts = check_lengths(lengths, len(array), "lengths", "tokens")
-        if self._writer.num_tokens + len(array) > self.tokens_per_shard:  # it is cut below: what is wrong as a whole could fit in pieces
+        if (
+            self._writer.num_tokens + len(array) > self.tokens_per_shard
+        ):  # it is cut below: what is wrong as a whole could fit in pieces
             self._writer.check(array, counts, fields)
         ends = np.cumsum(counts)
         first = 0

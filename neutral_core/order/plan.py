@@ -23,7 +23,7 @@ from neutral_core.format.corpus import Corpus
 from neutral_core.order.mixture import Mixture, exact_weights
 from neutral_core.order.permutation import draw, permute, permute_inverse, radices, source_key
 from neutral_core.order.trace import TracedRow, trace_rows
-from neutral_core.order.windows import Stretches, num_windows
+from neutral_core.order.windows import Pieces, Stretches, num_windows
 
 ORDER_VERSION = 1
 WINDOWS = ("concat",)
@@ -201,11 +201,15 @@ class Plan:
             FormatError: a shard is damaged. OSError: it cannot be read.
         """
         k = _check_samples(samples)
-        return self.read_located(k, self.locate(k))
+        located = self.locate(k)
+        return self.read_pieces(k, located, self.pieces(located))
 
-    def read_located(self, samples: Int64, located: Located) -> Batch:
-        """Return what ``read`` does for samples that ``locate`` has located already."""
-        pieces = self._stretches.pieces(located.source, located.start, self.row_length)
+    def pieces(self, located: Located) -> Pieces:
+        """Return the stretches of shards that fill the rows of located samples."""
+        return self._stretches.pieces(located.source, located.start, self.row_length)
+
+    def read_pieces(self, samples: Int64, located: Located, pieces: Pieces) -> Batch:
+        """Return what ``read`` does for samples whose place is known already."""
         batch: Batch = {"tokens": read_tokens(self._stretches, pieces, len(samples), self.row_length, self.dtype)}
         if self.documents:
             marks = read_documents(self._stretches, pieces, len(samples), self.row_length)
@@ -218,8 +222,7 @@ class Plan:
         """Return for each sample which documents, at which token ranges, make its row."""
         k = _check_samples(samples)
         located = self.locate(k)
-        pieces = self._stretches.pieces(located.source, located.start, self.row_length)
-        return trace_rows(k, located, self.names, self._stretches, pieces)
+        return trace_rows(k, located, self.names, self._stretches, self.pieces(located))
 
     def _start(self, source: Int64, key: npt.NDArray[np.uint64], window: Int64) -> Int64:
         total = self._num_tokens[source]

@@ -41,6 +41,20 @@ class Pieces:
     start: Int64
     length: Int64
 
+    def of_rows(self, first: int, last: int) -> Pieces:
+        """Return the pieces of rows first … last, counted from 0 again; cheap where each row is one piece."""
+        if len(self.row) and len(self.row) == int(self.row[-1]) + 1:
+            chosen: Any = slice(first, last)
+        else:
+            chosen = np.flatnonzero((self.row >= first) & (self.row < last))
+        return Pieces(
+            row=self.row[chosen] - first,
+            column=self.column[chosen],
+            segment=self.segment[chosen],
+            start=self.start[chosen],
+            length=self.length[chosen],
+        )
+
 
 class Stretches:
     """The segments of all sources on one line.

@@ -255,10 +255,10 @@ OPENING: dict[str, tuple[Callable[[], bytes], str]] = {
     "fewer tokens declared": (lambda: build(meta=metadata(num_tokens=4)), r"an array is \('tokens', 'U16', \(5,\)\), expected .*\(4,\)"),
     "more documents declared": (lambda: build(meta=metadata(num_documents=4)), r"'document_offsets', 'I64', \(4,\)\), expected .*\(5,\)"),
     "an undeclared array": (
-        lambda: build(meta=metadata(fields={k: v for k, v in FIELDS.items() if k != "token.mask"})), r"an array is \('token.mask', .* 'checksums'",
+        lambda: build(meta=metadata(fields={k: v for k, v in FIELDS.items() if k != "token.mask"})), r"an array is \('token.mask', .* expected \('checksums'",
     ),
     "a declared array missing": (
-        lambda: build(meta=metadata(fields={**FIELDS, "token.z": {"dtype": "int8", "shape": []}})), r"an array is \('checksums'.* 'token.z'",
+        lambda: build(meta=metadata(fields={**FIELDS, "token.z": {"dtype": "int8", "shape": []}})), r"an array is \('checksums'.* expected \('token.z'",
     ),
     "no arrays": (lambda: build([], metadata(fields={})), r"an array is \('checksums', .*expected \('tokens'"),
     "dtype wider than need be": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 import time
@@ -53,15 +54,16 @@ def test_a_shard_truncated_at_any_byte_is_refused(path: Path) -> None:
             open_corpus(path)
 
 
-@pytest.mark.parametrize("mask", [0x01, 0x20, 0x80, 0xFF])
-def test_a_shard_with_any_header_byte_changed_is_refused(mask: int, path: Path) -> None:
-    raw = bytearray(RAW)
-    for at in range(SIZE):
-        raw[at] ^= mask
-        path.write_bytes(raw)
-        with pytest.raises(FormatError, match=r"x\.safetensors: "):
-            open_corpus(path)
-        raw[at] ^= mask
+@pytest.mark.parametrize("bits", [1, 8])
+def test_a_shard_with_any_header_byte_changed_is_refused(bits: int, path: Path) -> None:
+    path.write_bytes(RAW)
+    with path.open("r+b", buffering=0) as file:
+        for at in range(SIZE):
+            mask = 0xFF if bits == 8 else 1 << at % 8
+            os.pwrite(file.fileno(), bytes([RAW[at] ^ mask]), at)
+            with pytest.raises(FormatError, match=r"x\.safetensors: "):
+                open_corpus(path)
+            os.pwrite(file.fileno(), RAW[at : at + 1], at)
 
 
 def test_a_shard_with_any_header_byte_changed_and_the_checksum_taken_again_is_refused_or_serves_the_same(path: Path) -> None:
@@ -119,9 +121,7 @@ def value_at(tree: Any, place: tuple[Any, ...]) -> int:
 
 
 def test_every_number_of_the_header_is_among_the_cases() -> None:
-    assert len({(part, place) for part, place, _ in CASES}) == len(re.findall(rb"(?<![\w.])\d+", RAW[8:SIZE])) - len(
-        re.findall(rb"padding\.\d", RAW[8:SIZE])
-    ) + len(re.findall(rb"\.\d", b""))
+    assert len({(part, place) for part, place, _ in CASES}) == len(re.findall(rb"(?<=[\[:,])\d+", RAW[8:SIZE]))
 
 
 @pytest.mark.parametrize("fixed_sum", [False, True])
