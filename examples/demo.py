@@ -80,7 +80,7 @@ def main() -> None:
     check(same(three, due), "the rows after the resume are exactly those that were due")
 
     say("5. Where a row came from")
-    document, line, text = trace_back(plan, library_corpus, folder, np.flatnonzero(whole["source"] == 0)[3])
+    document, line, text = trace_back(plan, library_corpus, folder, whole["sample"][whole["source"] == 0])
     print(text)
     print(
         f"\nDone: {len(whole['sample']):,} rows of {SEQ_LEN:,} targets from {library_corpus.num_tokens + converted.num_tokens:,} tokens were the same "
@@ -133,10 +133,10 @@ def serve(
     return {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}, states[0]
 
 
-def trace_back(plan: nc.Plan, corpus: nc.Corpus, folder: Path, sample: int) -> tuple[str, int, str]:
-    """Return file, line and decoded text of the longest piece of a sample's row, compared with the file itself."""
-    (row,) = plan.trace([sample])
-    piece = max(row.pieces, key=lambda piece: piece.stop - piece.start)
+def trace_back(plan: nc.Plan, corpus: nc.Corpus, folder: Path, samples: np.ndarray) -> tuple[str, int, str]:
+    """Return file, line and decoded text of the first row that begins inside a file, compared with the file itself."""
+    row, piece = next((row, row.pieces[0]) for row in plan.trace(samples) if row.pieces[0].start > 0)
+    sample = row.sample
     origin = origin_of(corpus, piece.document)
     assert origin is not None
     assert corpus.tokenizer is not None

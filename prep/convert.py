@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import neutral_core as nc
 from neutral_core.format.publish import publish, shard_name
@@ -22,8 +23,8 @@ from prep.progress import Progress
 from prep.report import why_dtype
 from prep.tokenizers import DEFINITION, Settings, open_tokenizer
 
-_CHUNK_TOKENS = 4 << 20
-_CHUNK_DOCUMENTS = 1 << 20
+_CHUNK_TOKENS = 1 << 19
+_CHUNK_DOCUMENTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,23 +197,26 @@ def _write(job: _Job) -> tuple[int, int, int]:
         return (*counts, -1)
     largest = -1
     with ShardWriter(job.path, job.schema) as writer:
-        for first, last in _chunks(job.source, job.first, job.last):
-            offsets = job.source.document_offsets(first, last)
+        for offsets in _chunks(job.source, job.first, job.last):
             tokens = job.source.tokens(int(offsets[0]), int(offsets[-1]))
             writer.add_many(tokens, np.diff(offsets))
             largest = max(largest, int(tokens.max()) if len(tokens) else -1)
     return (*counts, largest)
 
 
-def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of documents of about 4 Mi tokens, or of one document."""
-    while first < last:
-        stop = min(first + _CHUNK_DOCUMENTS, last)
-        offsets = source.document_offsets(first, stop)
-        fit = int(np.searchsorted(offsets, offsets[0] + _CHUNK_TOKENS, side="right")) - 1
-        end = first + max(fit, 1)
-        yield first, end
-        first = end
+def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the offsets of runs of documents of about 1 MiB of tokens, or of one document.
+
+    So much stays in the processor's cache between checking, checksum and writing.
+    """
+    for start in range(first, last, _CHUNK_DOCUMENTS):
+        offsets = source.document_offsets(start, min(start + _CHUNK_DOCUMENTS, last))
+        at = 0
+        while at < len(offsets) - 1:
+            fit = int(np.searchsorted(offsets, offsets[at] + _CHUNK_TOKENS, side="right")) - 1
+            end = max(fit, at + 1)
+            yield offsets[at : end + 1]
+            at = end
 
 
 def _report(options: Options, source: nc.Corpus, notes: list[str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, 
         num_documents: how many of the first documents to show.
     """
     lengths = np.diff(corpus.document_offsets(0, min(corpus.num_documents, _LENGTH_DOCUMENTS)))
-    counts, seen = _counts(corpus)
+    ids, counts, seen = _counts(corpus)
     vocab_size = corpus.vocab_size or 2 ** (8 * corpus.dtype.itemsize)
     report: dict[str, Any] = {
         "path": str(path),
@@ -46,7 +46,7 @@ def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, 
         "notes": list(corpus.notes),
         "lengths": {str(q): int(np.percentile(lengths, q)) for q in _QUANTILES} if len(lengths) else {},
         "lengths_of_first": len(lengths),
-        "largest_id": int(np.flatnonzero(counts)[-1]) if counts.any() else None,
+        "largest_id": int(ids[-1]) if len(ids) else None,
         "baselines_over_tokens": seen,
         "first_documents": [_show(corpus, path, index) for index in range(min(num_documents, corpus.num_documents))],
     }
@@ -130,8 +130,8 @@ def _show(corpus: nc.Corpus, path: Path, index: int) -> dict[str, Any]:
     return shown
 
 
-def _counts(corpus: nc.Corpus) -> tuple[npt.NDArray[np.int64], int]:
-    """Return how often each id occurs, and in how many tokens: all, or evenly spaced stretches where there are many."""
+def _counts(corpus: nc.Corpus) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
+    """Return the ids that occur, sorted, how often each does, and in how many tokens: all, or evenly spaced stretches where there are many."""
     total = corpus.num_tokens
     if total <= _SAMPLE_TOKENS:
         stretches = [(0, total)]
@@ -140,10 +140,11 @@ def _counts(corpus: nc.Corpus) -> tuple[npt.NDArray[np.int64], int]:
         stretches = [
             (at, at + size) for at in ((total - size) * n // (_SAMPLE_PIECES - 1) for n in range(_SAMPLE_PIECES))
         ]
-    counts = np.zeros(1, dtype=np.int64)
+    ids, counts = np.empty(0, dtype=corpus.dtype), np.empty(0, dtype=np.int64)
     for start, stop in stretches:
-        ids, times = np.unique(corpus.tokens(start, stop), return_counts=True)
-        if len(ids) and int(ids[-1]) >= len(counts):
-            counts = np.concatenate([counts, np.zeros(int(ids[-1]) + 1 - len(counts), dtype=np.int64)])
-        counts[ids] += times
-    return counts, sum(stop - start for start, stop in stretches)
+        found, times = np.unique(corpus.tokens(start, stop), return_counts=True)
+        ids, places = np.unique(np.concatenate([ids, found]), return_inverse=True)
+        times = np.concatenate([counts, times])
+        counts = np.zeros(len(ids), dtype=np.int64)  # by rank, not by id: an id may be 4 billion
+        np.add.at(counts, places, times)
+    return ids, counts, sum(stop - start for start, stop in stretches)

@@ -15,7 +15,7 @@ def baselines(counts: npt.NDArray[np.int64], vocab_size: int, num_bytes: int | N
     """Return the losses of two models that know nothing of context, in nats per token; a trained one is below the second.
 
     Args:
-        counts: int64[≤ vocab_size], how often each id occurs.
+        counts: int64[≤ vocab_size], how often each id occurs, in any order.
         vocab_size: number of ids.
         num_bytes: of the text behind the tokens, for bits per byte; None where it is not known.
 

@@ -104,7 +104,7 @@ def read_into(file: io.FileIO, out: memoryview, start: int) -> None:
         count = os.preadv(file.fileno(), [out[done:]], start + done)
         if count == 0:
             raise OSError(
-                f"{file.name}: the file ends after {start + done:,} bytes: it was truncated after it was opened."
+                f"{file.name}: the file ends after {os.fstat(file.fileno()).st_size:,} bytes: it was truncated after it was opened."
             )
         done += count
 

@@ -283,10 +283,23 @@ def _items(value: Any, declared: Field, name: str, count: int) -> npt.NDArray[An
         raise ValueError(f"{name}: shape is {array.shape}, expected {(count, *declared.shape)}.")
     if array.dtype == target:
         return array
-    exact = np.can_cast(array.dtype, target, "safe") or (array.dtype.kind == "f" and target.kind == "f")
-    if not exact and array.dtype.kind in "iu" and target.kind in "iu" and array.size:
-        bounds = np.iinfo(target)
-        exact = bounds.min <= int(array.min()) and int(array.max()) <= bounds.max
-    if not exact and array.size:
+    if array.size and not _fits(array, target):
         raise ValueError(f"{name}: {array.dtype} values do not fit the declared dtype {declared.dtype}.")
     return array.astype(target)
+
+
+def _fits(array: npt.NDArray[Any], target: np.dtype[Any]) -> bool:
+    """Say whether values keep their meaning in another dtype: whole numbers exactly, floats rounded but not to infinity."""
+    kinds = array.dtype.kind, target.kind
+    if np.can_cast(array.dtype, target, "safe"):
+        return True
+    if kinds == ("f", "f"):
+        with np.errstate(over="ignore"):
+            return not bool((np.isinf(array.astype(target)) & ~np.isinf(array)).any())
+    if kinds[0] not in "iu" or kinds[1] not in "iuf":
+        return False
+    low, high = int(array.min()), int(array.max())
+    if kinds[1] == "f":  # all whole numbers up to two to the power of the mantissa's bits are exact, and within float16's range
+        largest = 2 ** (np.finfo(target).nmant + 1)
+        return -largest <= low and high <= largest
+    return int(np.iinfo(target).min) <= low and high <= int(np.iinfo(target).max)

@@ -37,6 +37,10 @@ class StoredTokens:
     @classmethod
     def of(cls, dtype: np.dtype[Any]) -> StoredTokens:
         """Return how ids of a stored integer dtype are served; raise ValueError for another kind."""
+        if dtype.byteorder == ">":
+            raise ValueError(
+                f"dtype is {dtype.str}, expected a little-endian one: big-endian files are not read; swap their bytes first."
+            )
         dtype = dtype.newbyteorder("<")
         if dtype.kind not in "iu":
             raise ValueError(f"dtype is {dtype}, expected an integer type: tokens are integers.")

@@ -48,9 +48,11 @@ def exact_weights(weights: Sequence[Any]) -> list[int]:
 
 
 def _fraction(weight: Any) -> Fraction:
+    if isinstance(weight, np.integer):
+        weight = int(weight)  # a Fraction of numpy's would multiply in 64 bits or fewer
     try:
         value = Fraction(repr(float(weight)) if isinstance(weight, (float, np.floating)) else weight)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, ArithmeticError):  # '1/0', infinity
         raise ValueError(f"weight {weight!r} is not a finite number.") from None
     if value < 0:
         raise ValueError(f"weight {weight!r} is negative, expected 0 or more.")

@@ -99,7 +99,9 @@ def _undamaged(found: Iterator[tuple[int, int, bytes]], item: Input) -> Iterator
     try:
         yield from found
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{item.name}: the compressed file is damaged or cut short ({error}): copy it again.") from None
+        raise ValueError(
+            f"{item.name}: the compressed file is damaged or cut short ({error}): copy it again."
+        ) from None
 
 
 class _Zst(io.RawIOBase):

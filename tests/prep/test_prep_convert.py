@@ -113,20 +113,25 @@ def test_a_corpus_of_ours_is_cut_anew(tmp_path: Path, bare: Path) -> None:
 
 
 def test_bare_tokens_without_a_dtype_are_refused_with_the_evidence(tmp_path: Path, bare: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing in the file says how wide its ids are; give dtype\. Its 20 bytes say: .*from 1 to 9"):
+    with pytest.raises(
+        ValueError, match=r"nothing in the file says how wide its ids are; give dtype\. Its 20 bytes say: .*from 1 to 9"
+    ):
         run(bare, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_bare_tokens_without_a_rule_are_refused_with_the_evidence(tmp_path: Path, bare: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing in the file says where documents begin; give boundaries=.*last id is 9, which occurs 4 times"):
+    with pytest.raises(
+        ValueError,
+        match=r"nothing in the file says where documents begin; give boundaries=.*last id is 9, which occurs 4 times",
+    ):
         run(bare, tmp_path / "out", dtype="uint16")
 
 
 def test_a_vocabulary_that_is_too_small_is_refused_with_the_place(tmp_path: Path, bare: Path) -> None:
-    with pytest.raises(ValueError, match=r"(?s)9.*vocab_size|vocab_size.*9") as caught:
+    message = r"shard-00000.*: document 0 of the shard, position 2: the id 9 is outside of the vocabulary of 9 ids: declare a larger"
+    with pytest.raises(ValueError, match=message):
         run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", vocab_size=9)
-    assert "token 2" in str(caught.value)
 
 
 def test_an_undeclared_vocabulary_is_all_that_the_width_holds_and_that_is_said(tmp_path: Path, bare: Path) -> None:

@@ -97,7 +97,10 @@ def test_ranges_of_every_size_give_the_documents_and_lines_of_the_whole_file(
 
 
 @settings(max_examples=150)
-@given(data=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\n\n", "é".encode()]), max_size=14), size=st.integers(1, 9))
+@given(
+    data=st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b"\n\n", "é".encode()]), max_size=14),
+    size=st.integers(1, 9),
+)
 @pytest.mark.parametrize("rule", ["line", "blank-line"])
 def test_any_text_cut_anyhow_gives_the_documents_of_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, data: list[bytes], size: int, rule: str
@@ -171,7 +174,9 @@ def test_a_compressed_file_that_is_cut_short_anywhere_is_refused(tmp_path: Path,
     path = tmp_path / f"a.txt.{suffix}"
     for size in range(1, len(data)):
         path.write_bytes(data[:size])
-        with pytest.raises(ValueError, match=r"^a\.txt\.\w+: the compressed file is damaged or cut short .*copy it again"):
+        with pytest.raises(
+            ValueError, match=r"^a\.txt\.\w+: the compressed file is damaged or cut short .*copy it again"
+        ):
             read_whole(path, rule)
 
 
@@ -260,7 +265,9 @@ def test_a_document_of_a_range_counts_lines_from_the_first_line_of_the_range(tmp
     path = tmp_path / "a.txt"
     path.write_bytes(b"aa\nbb\ncc\n")
     item = Input(path=str(path), name="a.txt", num_bytes=9, kind="text", compression="")
-    found = read_documents(Range(input=item, start=3, stop=None), rule="line", text_key="", on_bad="error", tally=Tally())
+    found = read_documents(
+        Range(input=item, start=3, stop=None), rule="line", text_key="", on_bad="error", tally=Tally()
+    )
     assert list(found) == [Document(text="bb", line=1), Document(text="cc", line=2)]
 
 

@@ -66,7 +66,9 @@ def test_files_of_several_folders_are_named_with_their_folder_in_the_order_given
 
 def test_a_file_of_unknown_suffix_is_refused_with_the_way_to_read_it(tmp_path: Path) -> None:
     make(tmp_path, "a.csv")
-    with pytest.raises(ValueError, match=r"a\.csv: the suffix is none of \.txt, \.jsonl .*--glob '\*' to read it as text"):
+    with pytest.raises(
+        ValueError, match=r"a\.csv: the suffix is none of \.txt, \.jsonl .*--glob '\*' to read it as text"
+    ):
         find_inputs([str(tmp_path / "a.csv")])
 
 
@@ -84,7 +86,9 @@ def test_a_folder_without_text_is_refused_with_the_hint(tmp_path: Path) -> None:
 
 
 def cut(folder: Path, rule: str, size: int) -> list[list[tuple[str, int, int | None]]]:
-    return [[(p.input.name, p.start, p.stop) for p in task] for task in cut_inputs(find_inputs([str(folder)]), rule, size)]
+    return [
+        [(p.input.name, p.start, p.stop) for p in task] for task in cut_inputs(find_inputs([str(folder)]), rule, size)
+    ]
 
 
 def test_small_files_are_put_together_and_large_ones_are_cut(tmp_path: Path) -> None:

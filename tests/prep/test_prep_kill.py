@@ -60,7 +60,12 @@ class Case:
         command = [sys.executable, str(self.script), str(self.source), str(destination)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
 
     def undisturbed(self, destination: Path) -> None:

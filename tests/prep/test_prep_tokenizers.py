@@ -25,7 +25,12 @@ def ids_of(tokenizer: Tokenizer, *texts: str) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("eos", "bos", "size", "eos_id", "bos_id"),
-    [(False, False, 256, None, None), (True, False, 257, 256, None), (False, True, 257, None, 256), (True, True, 258, 256, 257)],
+    [
+        (False, False, 256, None, None),
+        (True, False, 257, 256, None),
+        (False, True, 257, None, 256),
+        (True, True, 258, 256, 257),
+    ],
 )
 def test_bytes_have_256_ids_then_eos_then_bos(
     eos: bool, bos: bool, size: int, eos_id: int | None, bos_id: int | None
@@ -45,12 +50,16 @@ def test_bytes_decode_without_eos_and_bos_and_show_a_cut_character() -> None:
 
 
 def test_byte_tokenizers_with_other_edges_are_told_apart() -> None:
-    settings = [Settings(kind="byte", append_eos=eos, prepend_bos=bos) for eos in (False, True) for bos in (False, True)]
+    settings = [
+        Settings(kind="byte", append_eos=eos, prepend_bos=bos) for eos in (False, True) for bos in (False, True)
+    ]
     assert len({open_tokenizer(setting).identity.sha256 for setting in settings}) == 4
 
 
 def test_characters_are_numbered_by_their_sorted_code_points() -> None:
-    tokenizer = open_tokenizer(Settings(kind="char", characters="\n ab\uffee\U0001f600", append_eos=True, prepend_bos=True))
+    tokenizer = open_tokenizer(
+        Settings(kind="char", characters="\n ab\uffee\U0001f600", append_eos=True, prepend_bos=True)
+    )
     assert ids_of(tokenizer, "b\U0001f600", "", "a\n\uffee") == [[3, 5], [], [2, 0, 4]]
     assert (tokenizer.identity.vocab_size, tokenizer.identity.eos_id, tokenizer.identity.bos_id) == (8, 6, 7)
 
@@ -79,7 +88,9 @@ def test_characters_that_are_not_sorted_once_each_are_refused(characters: str) -
 
 def test_nanogpts_text_becomes_the_ids_that_nanogpt_wrote(fixtures: Path) -> None:
     text = (fixtures / NANOGPT / "input.txt").read_bytes().decode()
-    expected = np.concatenate([np.fromfile(fixtures / NANOGPT / name, dtype="<u2") for name in ("train.bin", "val.bin")])
+    expected = np.concatenate(
+        [np.fromfile(fixtures / NANOGPT / name, dtype="<u2") for name in ("train.bin", "val.bin")]
+    )
     tokenizer = open_tokenizer(Settings(kind="char", characters="".join(sorted(set(text)))))
     ids, _ = tokenizer.encode([text])
     assert tokenizer.identity.vocab_size == 65
@@ -90,7 +101,9 @@ def test_nanogpts_text_becomes_the_ids_that_nanogpt_wrote(fixtures: Path) -> Non
 def tiny(tmp_path: Path) -> Path:
     """A word tokenizer whose post-processor adds BOS and EOS by itself, with an added token that is not special and holes in its ids."""
     library = pytest.importorskip("tokenizers")
-    model = library.models.WordLevel({"[UNK]": 0, "hello": 1, "world": 2, "<s>": 3, "</s>": 4, "<": 5, "s": 6, ">": 7}, unk_token="[UNK]")
+    model = library.models.WordLevel(
+        {"[UNK]": 0, "hello": 1, "world": 2, "<s>": 3, "</s>": 4, "<": 5, "s": 6, ">": 7}, unk_token="[UNK]"
+    )
     tokenizer = library.Tokenizer(model)
     tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(["<s>", "</s>"])
@@ -155,7 +168,9 @@ def test_an_ambiguous_eos_is_refused_with_the_candidates(tiny: Path) -> None:
     data = json.loads(tiny.read_bytes())
     data["added_tokens"].append({**data["added_tokens"][0], "id": 9, "content": "<|endoftext|>"})
     tiny.write_text(json.dumps(data))
-    with pytest.raises(ValueError, match=r"which token is EOS; name it with --eos-token\. Candidates: <\|endoftext\|>, </s>\."):
+    with pytest.raises(
+        ValueError, match=r"which token is EOS; name it with --eos-token\. Candidates: <\|endoftext\|>, </s>\."
+    ):
         open_tokenizer(Settings(kind="tokenizer.json", path=str(tiny), append_eos=True))
 
 
@@ -196,7 +211,9 @@ def test_gpt2_takes_its_eos_for_text_unless_it_is_allowed(tokenizers: Path) -> N
     pytest.importorskip("tokenizers")
     path = str(tokenizers / "gpt2" / "tokenizer.json")
     text = "a<|endoftext|>b"
-    plain, special = (open_tokenizer(Settings(kind="tokenizer.json", path=path, allow_special=allow)) for allow in (False, True))
+    plain, special = (
+        open_tokenizer(Settings(kind="tokenizer.json", path=path, allow_special=allow)) for allow in (False, True)
+    )
     assert 50256 not in ids_of(plain, text)[0]
     assert ids_of(special, text) == [[64, 50256, 65]]
     assert plain.decode(np.array(ids_of(plain, text)[0])) == text

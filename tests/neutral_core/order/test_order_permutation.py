@@ -142,7 +142,9 @@ def test_over_many_keys_the_distance_of_two_neighbours_is_spread_evenly() -> Non
     assert chi_square < 98 + 6 * 14
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 10, 2**40, 2**40 + 1, (2**31 - 1) ** 2, (2**31 - 1) ** 2 + 1, 2**62 - 1])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 4, 5, 9, 10, 2**40, 2**40 + 1, (2**31 - 1) ** 2, (2**31 - 1) ** 2 + 1, 2**62 - 1]
+)
 def test_radices_hold_n_and_no_row_is_spare(n: int) -> None:
     a, b = radices(n)
     assert a * b >= n > (b - 1) * a

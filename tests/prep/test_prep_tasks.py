@@ -1,0 +1,36 @@
+"""Tasks: results in order, errors that reach the caller, workers that never outlive it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from prep import tasks
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_come_in_the_order_of_the_jobs(workers: int) -> None:
+    assert list(tasks.run(abs, list(range(-30, 0)), workers)) == list(range(30, 0, -1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_jobs_are_no_results(workers: int) -> None:
+    assert list(tasks.run(abs, [], workers)) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_job_raises_reaches_the_caller(workers: int) -> None:
+    with pytest.raises(ValueError, match="invalid literal for int.*'x'"):
+        list(tasks.run(int, ["1", "x", "2"], workers))
+
+
+def test_a_worker_that_is_ended_from_outside_is_said_in_one_sentence() -> None:
+    with pytest.raises(ChildProcessError, match="one of 2 worker processes was ended from outside.*fewer --workers"):
+        list(tasks.run(os._exit, [9, 9, 9], 2))
+
+
+def test_results_that_nobody_takes_leave_no_worker() -> None:
+    results = tasks.run(abs, list(range(100)), 2)
+    assert next(results) == 0
+    results.close()  # type: ignore[attr-defined]
