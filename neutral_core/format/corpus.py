@@ -224,8 +224,10 @@ def _manifest(path: Path) -> Manifest:
     if (path / MANIFEST).exists():
         return _manifest(path)
     if not shards:
+        inside = ", ".join(sorted(found.parent.name for found in path.glob(f"*/{MANIFEST}")))
+        hint = f"; open one of those inside it: {inside}" if inside else ""
         raise FileNotFoundError(
-            f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name."
+            f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name{hint}."
         )
     return Manifest.of([Shard(shard) for shard in shards])
 

@@ -39,10 +39,7 @@ class Workplace:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self.path = self.directory / PARTIAL
-        if (self.directory / MANIFEST).exists():
-            raise FileExistsError(
-                f"{self.directory}: there is a corpus already; a corpus is never overwritten: choose another folder."
-            )
+        self._refuse_corpus()
         if self.directory.exists() and not self.path.exists() and any(self.directory.iterdir()):
             raise FileExistsError(
                 f"{self.directory}: the folder is not empty; a corpus is written into a new or empty folder: choose another."
@@ -57,6 +54,18 @@ class Workplace:
                 raise BlockingIOError(
                     f"{self.directory}: another process is writing there now; wait for it or choose another folder."
                 ) from None
+
+        try:
+            self._refuse_corpus()  # again: another process may have finished one before it gave the lock up
+        except FileExistsError:
+            self._lock.close()
+            raise
+
+    def _refuse_corpus(self) -> None:
+        if (self.directory / MANIFEST).exists():
+            raise FileExistsError(
+                f"{self.directory}: there is a corpus already; a corpus is never overwritten: choose another folder."
+            )
 
     def clear(self) -> None:
         """Remove everything in the workplace, left by an earlier process, but the lock."""

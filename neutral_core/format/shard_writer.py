@@ -295,11 +295,13 @@ def _fits(array: npt.NDArray[Any], target: np.dtype[Any]) -> bool:
         return True
     if kinds == ("f", "f"):
         with np.errstate(over="ignore"):
-            return not bool((np.isinf(array.astype(target)) & ~np.isinf(array)).any())
+            return bool(np.all(np.isinf(array) | ~np.isinf(array.astype(target))))
     if kinds[0] not in "iu" or kinds[1] not in "iuf":
         return False
     low, high = int(array.min()), int(array.max())
-    if kinds[1] == "f":  # all whole numbers up to two to the power of the mantissa's bits are exact, and within float16's range
+    if (
+        kinds[1] == "f"
+    ):  # all whole numbers up to two to the power of the mantissa's bits are exact, and within float16's range
         largest = 2 ** (np.finfo(target).nmant + 1)
-        return -largest <= low and high <= largest
+        return bool(-largest <= low and high <= largest)
     return int(np.iinfo(target).min) <= low and high <= int(np.iinfo(target).max)

@@ -97,6 +97,8 @@ class FlatShard:
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""
+        if not len(starts):
+            return np.empty((0, length), dtype=self._stored.served)
         if self._file.access != "map":
             return np.stack([self.read(start, start + length) for start in starts.tolist()])
         found = rows_of(self._file.map()[self._start :].view(self._stored.dtype), starts, length)

@@ -111,7 +111,8 @@ def _offsets(tokens: FlatShard, boundaries: str, path: Path, notes: list[str]) -
     if rule == "fixed":
         if total % number:
             notes.append(f"{path.name}: the last document has {total % number:,} tokens instead of {number:,}.")
-        return ComputedOffsets(-(-total // number), lambda n: np.minimum(n * number, total)), -(-total // number)
+        length = min(number, max(total, 1))  # a longer one is the same, and would not fit into int64
+        return ComputedOffsets(-(-total // length), lambda n: np.minimum(n * length, total)), -(-total // length)
     found = _positions(tokens, number)
     if not len(found):
         raise FormatError(

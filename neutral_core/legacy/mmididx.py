@@ -8,7 +8,8 @@ Both makers write the same nine bytes and the same version; only the size of the
     fairseq:                                               26  i32 length[N]  i64 pointer[N]                          = 26 + 12 N
 
 Lengths are tokens, pointers bytes into the ``.bin``. Document d of Megatron's is sequences document_index[d] … document_index[d + 1]; an empty
-document repeats an entry or has a sequence of length 0. The arrays are unaligned in the file and are used where they lie.
+document repeats an entry or has a sequence of length 0. The arrays are unaligned in the file and are used where they lie
+(under ``access="read"``: in memory, 20 bytes a document).
 
 Opening passes once over lengths, pointers and document index (a second per 10^8 sequences) and keeps none of them, except where pointers
 have to be recomputed. What is inferred or repaired is said in ``corpus.notes``: a document index of one entry (left by old merge tools: one
@@ -17,6 +18,7 @@ sequence is then one document) and pointers that wrapped around at 2^31 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,15 +42,35 @@ CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Index:
-    """The three arrays of an ``.idx``, where they lie in its map, and what is known of them."""
+    """The arrays of an ``.idx``, each a view of what ``raw`` returns: asked for anew, so that the map can be let go and opened again."""
 
     path: Path
+    raw: Callable[[], npt.NDArray[np.uint8]]
     layout: str
     code: int
-    lengths: npt.NDArray[np.int32]
-    pointers: npt.NDArray[np.int64]
-    documents: npt.NDArray[np.int64] | None
-    modes: npt.NDArray[np.int8] | None
+    first: int  # byte at which the lengths begin
+    count: int
+    entries: int
+    with_modes: bool
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        return self._array(0, 4 * self.count, "<i4")
+
+    @property
+    def pointers(self) -> npt.NDArray[np.int64]:
+        return self._array(4 * self.count, 8 * self.count, "<i8")
+
+    @property
+    def documents(self) -> npt.NDArray[np.int64] | None:
+        return self._array(12 * self.count, 8 * self.entries, "<i8") if self.layout == "megatron" else None
+
+    @property
+    def modes(self) -> npt.NDArray[np.int8] | None:
+        return self._array(12 * self.count + 8 * self.entries, self.count, "i1") if self.with_modes else None
+
+    def _array(self, start: int, num_bytes: int, dtype: str) -> npt.NDArray[Any]:
+        return self.raw()[self.first + start : self.first + start + num_bytes].view(dtype)
 
 
 def pair_of(path: Path) -> tuple[Path, Path] | None:
@@ -81,7 +103,7 @@ def open_pair(path: Path, *, layout: str | None, tokenizer: TokenizerIdentity | 
     if pair is None:
         raise FileNotFoundError(f"{path}: there are no two files {path.name}.idx and {path.name}.bin.")
     index_path, bin_path = pair
-    index = _read_index(index_path)
+    index = _read_index(index_path, access)
     if layout not in (None, index.layout):
         raise FormatError(f"{index_path}: by its size it is {index.layout}'s layout, not {layout}'s.")
     stored = StoredTokens.of(np.dtype(CODES[index.code]))
@@ -104,10 +126,10 @@ def open_pair(path: Path, *, layout: str | None, tokenizer: TokenizerIdentity | 
     )
 
 
-def _read_index(path: Path) -> _Index:
+def _read_index(path: Path, access: str) -> _Index:
     num_bytes = path.stat().st_size
-    raw = FileBytes(path, num_bytes, "map").map()
-    header = raw[:34].tobytes()
+    file = FileBytes(path, num_bytes, access)
+    header = file.read(0, min(34, num_bytes)).tobytes()
     if header[:9] != MAGIC:
         raise FormatError(
             f"{path}: byte 0: found {header[:9]!r}, expected the magic {MAGIC!r}: it is no .idx of Megatron or fairseq."
@@ -144,21 +166,22 @@ def _read_index(path: Path) -> _Index:
             "it is damaged or the copy was cut short: copy it again."
         )
     layout, first, with_modes = sizes[num_bytes]
-    pointers, documents = first + 4 * count, first + 12 * count
-    modes = documents + 8 * entries
+    held = None if access == "map" else file.read(0, num_bytes)  # never mapped then: in memory
     index = _Index(
         path=path,
+        raw=file.map if held is None else lambda: held,
         layout=layout,
         code=code,
-        lengths=raw[first:pointers].view("<i4"),
-        pointers=raw[pointers:documents].view("<i8"),
-        documents=raw[documents:modes].view("<i8") if layout == "megatron" else None,
-        modes=raw[modes:].view("i1") if with_modes else None,
+        first=first,
+        count=count,
+        entries=entries if layout == "megatron" else 0,
+        with_modes=with_modes,
     )
-    if index.modes is not None and index.modes.any():
-        at = int(np.flatnonzero(index.modes)[0])
+    modes = index.modes
+    if modes is not None and modes.any():
+        at = int(np.flatnonzero(modes)[0])
         raise FormatError(
-            f"{path}: sequence {at:,} has mode {int(index.modes[at])}, expected 0 (text): it holds no tokens; images are not read."
+            f"{path}: sequence {at:,} has mode {int(modes[at])}, expected 0 (text): it holds no tokens; images are not read."
         )
     return index
 
@@ -166,18 +189,19 @@ def _read_index(path: Path) -> _Index:
 def _check_sequences(index: _Index, itemsize: int, num_bytes: int, bin_path: Path) -> tuple[int, bool]:
     """Return the number of tokens, and whether the pointers wrapped around; one pass that keeps nothing."""
     total = 0
+    all_lengths, pointers = index.lengths, index.pointers
     exact = wrapped = True
     odd: tuple[int, int, int] | None = None
-    for start in range(0, len(index.lengths), _PIECE):
-        lengths = index.lengths[start : start + _PIECE].astype(np.int64)
+    for start in range(0, index.count, _PIECE):
+        lengths = all_lengths[start : start + _PIECE].astype(np.int64)
         if lengths.min() < 0:
             at = start + int(np.flatnonzero(lengths < 0)[0])
             raise FormatError(
-                f"{index.path}: sequence {at:,} has the length {int(index.lengths[at]):,}, expected 0 or more: the file is damaged."
+                f"{index.path}: sequence {at:,} has the length {int(all_lengths[at]):,}, expected 0 or more: the file is damaged."
             )
         ends = np.cumsum(lengths)
         expected = (total + ends - lengths) * itemsize
-        found = index.pointers[start : start + _PIECE]
+        found = pointers[start : start + _PIECE]
         different = found != expected
         if different.any():
             exact = False
@@ -202,7 +226,7 @@ def _check_sequences(index: _Index, itemsize: int, num_bytes: int, bin_path: Pat
 
 def _offsets(index: _Index, itemsize: int, num_tokens: int, wrapped: bool, notes: list[str]) -> tuple[Offsets, int]:
     """Return where documents begin, and how many there are."""
-    count = len(index.lengths)
+    count = index.count
     documents = index.documents
     if documents is not None and count and len(documents) == 1 and documents[0] == 0:
         notes.append(
@@ -222,8 +246,12 @@ def _offsets(index: _Index, itemsize: int, num_tokens: int, wrapped: bool, notes
         return ArrayOffsets(table), len(table) - 1
     num_documents = count if documents is None else max(len(documents) - 1, 0)
 
+    grouped = documents is not None
+    del documents  # a view: it would keep the map
+
     def offset_of(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        sequences = numbers if documents is None else documents[numbers]
+        table = index.documents if grouped else None
+        sequences = numbers if table is None else table[numbers]
         inside = np.minimum(sequences, max(count - 1, 0))
         begins = index.pointers[inside] // itemsize if count else np.zeros(sequences.shape, dtype=np.int64)
         return np.where(sequences < count, begins, num_tokens).astype(np.int64)

@@ -121,9 +121,11 @@ class Mixture:
             draws: int64[n], ≥ 0.
 
         Raises:
-            ValueError: the source is never served.
+            IndexError: there is no such source. ValueError: it is never served.
             OverflowError: a sample would lie beyond 2^63 − 1.
         """
+        if not 0 <= source < self.num_sources:
+            raise IndexError(f"source {source} is outside of the mixture's {self.num_sources:,}.")
         node = self._num_inner + source
         items = draws.astype(object)
         if node not in self._parents and (self._num_inner or source != self._children[0, 0]):

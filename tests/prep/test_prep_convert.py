@@ -151,7 +151,7 @@ def test_the_tokenizer_that_made_the_ids_is_recorded(tmp_path: Path, bare: Path)
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_shard_of_no_tokens_is_refused(tmp_path: Path, bare: Path, size: int) -> None:
-    with pytest.raises(ValueError, match="tokens_per_shard is .*, expected a positive integer"):
+    with pytest.raises(ValueError, match=r"tokens_per_shard is .*, expected a positive integer"):
         run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=size)
 
 

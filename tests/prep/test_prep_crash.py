@@ -56,8 +56,8 @@ def preparation(folder: Path, validation: str | None) -> Callable[[Path], Any]:
         tokenizer = Settings(kind="char", append_eos=True)
         prepare.prepare(
             prepare.Options(
-                inputs=(str(source),), destination=destination, tokenizer=tokenizer, documents="line", tokens_per_shard=10,
-                validation=validation, task_bytes=12,
+                inputs=(str(source),), destination=destination, tokenizer=tokenizer, documents="line", tokens_per_shard=20 if validation else 10,
+                validation=validation, task_bytes=1000 if validation else 12,
             )
         )  # fmt: skip
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prep.readers.inputs import find_inputs
 from prep.readers.inputs import cut as cut_inputs
+from prep.readers.inputs import find_inputs
 
 
 def make(folder: Path, *names: str, size: int = 3) -> None:

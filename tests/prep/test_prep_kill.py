@@ -98,7 +98,7 @@ def prepare_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @pytest.fixture(scope="module")
 def convert_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("convert")
-    tokens = np.random.default_rng(SEED).integers(0, 400, 4_000_000).astype(np.uint16)
+    tokens = np.random.default_rng(SEED).integers(0, 400, 2_000_000).astype(np.uint16)
     source = folder / "old.bin"
     tokens.tofile(source)
     script = folder / "run_convert.py"

@@ -72,7 +72,7 @@ SONG = b"".join(b"line %d of the song\n" % number for number in range(1, 41))
 def test_the_bytes_of_the_result_do_not_depend_on_the_number_of_workers(tmp_path: Path, kind: str) -> None:
     write(tmp_path, a_txt=SONG, b_txt=b"short\n", c_jsonl=b'{"text": "x"}\n' * 30)
     trees = []
-    for workers in (1, 2, 3):
+    for workers in (1, 2, 3) if kind == "byte" else (1, 3):
         destination = tmp_path / f"out-{workers}"
         tokenizer = Settings(kind=kind, append_eos=True)
         prepare(
@@ -83,7 +83,7 @@ def test_the_bytes_of_the_result_do_not_depend_on_the_number_of_workers(tmp_path
         )  # fmt: skip
         trees.append(tree_of(destination))
     assert len(trees[0]) > 5
-    assert trees[0] == trees[1] == trees[2]
+    assert all(tree == trees[0] for tree in trees)
 
 
 def test_the_way_the_work_is_cut_does_not_show_in_tokens_and_origins(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_way_the_work_is_cut_does_not_show_in_tokens_and_origins(tmp_path: P
     expected = [(f"line {n} of the song", ("a.txt", n)) for n in range(1, 41)] + [
         ("x", ("b.jsonl", n)) for n in range(1, 10)
     ]
-    for size in (1, 7, 20, 333, 1 << 20):
+    for size in (20, 77, 333, 1 << 20):
         destination = tmp_path / f"out-{size}"
         prepare(options(tmp_path, destination=destination, task_bytes=size))
         assert list(zip(texts_of(destination), origins_of(destination), strict=True)) == expected, size

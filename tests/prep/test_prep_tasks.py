@@ -21,12 +21,12 @@ def test_no_jobs_are_no_results(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_a_job_raises_reaches_the_caller(workers: int) -> None:
-    with pytest.raises(ValueError, match="invalid literal for int.*'x'"):
+    with pytest.raises(ValueError, match=r"invalid literal for int.*'x'"):
         list(tasks.run(int, ["1", "x", "2"], workers))
 
 
 def test_a_worker_that_is_ended_from_outside_is_said_in_one_sentence() -> None:
-    with pytest.raises(ChildProcessError, match="one of 2 worker processes was ended from outside.*fewer --workers"):
+    with pytest.raises(ChildProcessError, match=r"one of 2 worker processes was ended from outside.*fewer --workers"):
         list(tasks.run(os._exit, [9, 9, 9], 2))
 
 

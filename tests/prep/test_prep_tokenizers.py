@@ -189,7 +189,7 @@ def test_an_eos_that_the_tokenizer_does_not_have_is_refused(tiny: Path) -> None:
 
 
 def test_a_path_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="--tokenizer is byte, char, or the path of a tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match=r"--tokenizer is byte, char, or the path of a tokenizer\.json"):
         open_tokenizer(Settings(kind="tokenizer.json", path=str(tmp_path / "no.json")))
     for content in (b"no json", b"[]", b'{"model": {}}'):
         (tmp_path / "t.json").write_bytes(content)

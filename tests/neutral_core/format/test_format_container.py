@@ -53,7 +53,9 @@ def own_metadata(note: str, num_tokens: int = 0, num_documents: int = 0) -> dict
     )
 
 
-@pytest.mark.parametrize(("note_bytes", "size"), [(1, 4096), (4088 - len(WIDEST) + 1, 4096), (4088 - len(WIDEST) + 2, 8192)])
+@pytest.mark.parametrize(
+    ("note_bytes", "size"), [(1, 4096), (4088 - len(WIDEST) + 1, 4096), (4088 - len(WIDEST) + 2, 8192)]
+)
 def test_the_header_ends_on_the_first_page_that_holds_its_widest_text(note_bytes: int, size: int) -> None:
     assert container.header_size(own_arrays(0, 0), own_metadata("x" * note_bytes)) == size
 
@@ -61,20 +63,28 @@ def test_the_header_ends_on_the_first_page_that_holds_its_widest_text(note_bytes
 @given(st.integers(0, 2**62), st.integers(0, 2**62), st.integers(0, 9000))
 def test_no_count_changes_the_header_size(num_tokens: int, num_documents: int, note: int) -> None:
     empty = container.header_size(own_arrays(0, 0), own_metadata("x" * note))
-    full = container.header_size(own_arrays(num_tokens, num_documents), own_metadata("x" * note, num_tokens, num_documents))
+    full = container.header_size(
+        own_arrays(num_tokens, num_documents), own_metadata("x" * note, num_tokens, num_documents)
+    )
     assert empty == full
     assert full % 4096 == 0
     assert full == 4096 * -(-(8 + len(WIDEST) - 1 + note) // 4096)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["U8", "U16", "F32", "I64", "BF16"]), st.integers(0, 200)), min_size=1, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["U8", "U16", "F32", "I64", "BF16"]), st.integers(0, 200)), min_size=1, max_size=9
+    )
+)
 def test_decode_gives_back_what_encode_took(pairs: list[tuple[str, int]]) -> None:
     # an array without items shares its place with the next one, so the order of equal places is that of names
     given_arrays = [Array(name=f"a{index}", code=code, shape=(count,)) for index, (code, count) in enumerate(pairs)]
     raw = container.encode(given_arrays, {"note": "é\n", "n": 3})
     last = container.place(given_arrays)[-1].stop
     header = container.decode(raw, path="x", num_bytes=len(raw) + last)
-    assert [(a.name, a.code, a.shape) for a in header.arrays.values()] == [(a.name, a.code, a.shape) for a in given_arrays]
+    assert [(a.name, a.code, a.shape) for a in header.arrays.values()] == [
+        (a.name, a.code, a.shape) for a in given_arrays
+    ]
     assert header.metadata == {"note": "é\n", "n": 3}
     assert header.size == len(raw)
 
@@ -94,7 +104,12 @@ def test_every_array_begins_on_a_multiple_of_64_and_nothing_lies_between(counts:
 
 def test_padding_is_named_after_the_array_it_precedes() -> None:
     placed = container.place([Array(name=n, code="U8", shape=(c,)) for n, c in [("a", 64), ("b", 1), ("c", 5)]])
-    assert [(a.name, a.start, a.stop) for a in placed] == [("a", 0, 64), ("b", 64, 65), ("padding.2", 65, 128), ("c", 128, 133)]
+    assert [(a.name, a.start, a.stop) for a in placed] == [
+        ("a", 0, 64),
+        ("b", 64, 65),
+        ("padding.2", 65, 128),
+        ("c", 128, 133),
+    ]
 
 
 def test_a_shard_made_by_hand_from_the_rules_opens(tmp_path: Path) -> None:
@@ -109,10 +124,18 @@ def test_a_shard_made_by_hand_from_the_rules_opens(tmp_path: Path) -> None:
 def test_the_writer_gives_the_bytes_made_by_hand(tmp_path: Path) -> None:
     from neutral_core import TokenizerIdentity
 
-    fields = {"document.score": Field(dtype="float32"), "ragged.span": Field(dtype="int32", shape=(2,)), "token.mask": Field(dtype="bool")}
+    fields = {
+        "document.score": Field(dtype="float32"),
+        "ragged.span": Field(dtype="int32", shape=(2,)),
+        "token.mask": Field(dtype="bool"),
+    }
     identity = TokenizerIdentity(kind="byte", name="bytes", sha256="ab" * 32, vocab_size=300, eos_id=256)
-    with CorpusWriter(tmp_path / "c", vocab_size=300, tokenizer=identity, fields=fields, provenance={"source": "paper"}) as writer:
-        writer.add([1, 2, 299], {"document.score": 0.5, "ragged.span": [[0, 1]], "token.mask": np.array([True, False, True])})
+    with CorpusWriter(
+        tmp_path / "c", vocab_size=300, tokenizer=identity, fields=fields, provenance={"source": "paper"}
+    ) as writer:
+        writer.add(
+            [1, 2, 299], {"document.score": 0.5, "ragged.span": [[0, 1]], "token.mask": np.array([True, False, True])}
+        )
         writer.add([], {"document.score": -1.0, "ragged.span": [], "token.mask": []})
         writer.add([7, 0], {"document.score": 2.0, "ragged.span": [[2, 3]], "token.mask": np.array([True, False])})
     assert (tmp_path / "c" / "shard-00000.safetensors").read_bytes() == build()
@@ -282,7 +305,9 @@ OPENING: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("cause", OPENING)
 def test_opening_refuses(cause: str, tmp_path: Path) -> None:
     make, words = OPENING[cause]
-    with pytest.raises(FormatError, match=rf"^{tmp_path}/x\.safetensors: .*{words}|^{tmp_path}/x\.safetensors: {words}"):
+    with pytest.raises(
+        FormatError, match=rf"^{tmp_path}/x\.safetensors: .*{words}|^{tmp_path}/x\.safetensors: {words}"
+    ):
         open_corpus(write(tmp_path, make()))
 
 
@@ -320,7 +345,9 @@ def test_reading_a_bool_of_2_is_refused_and_the_others_are_served(tmp_path: Path
 
 @pytest.mark.parametrize("middle", [(4, 3), (6, 3), (-1, 3), (2**62, 3)])
 def test_a_document_between_impossible_offsets_is_refused(middle: tuple[int, int], tmp_path: Path) -> None:
-    corpus = open_corpus(write(tmp_path, build(arrays(document_offsets=("I64", [4], struct.pack("<4q", 0, *middle, 5))))))
+    corpus = open_corpus(
+        write(tmp_path, build(arrays(document_offsets=("I64", [4], struct.pack("<4q", 0, *middle, 5)))))
+    )
     with pytest.raises(FormatError, match="must not decrease"):
         corpus.document(1)
     with pytest.raises(FormatError, match="must not decrease"):
@@ -377,7 +404,9 @@ def test_mixed_up_shards_are_refused_by_digest(tmp_path: Path) -> None:
     first.write_bytes(b)
     second.write_bytes(a)
     corpus = open_corpus(tmp_path / "c")
-    with pytest.raises(FormatError, match=r"shard-00000\.safetensors: digest is '\w{64}', but dataset\.json expects '\w{64}'"):
+    with pytest.raises(
+        FormatError, match=r"shard-00000\.safetensors: digest is '\w{64}', but dataset\.json expects '\w{64}'"
+    ):
         corpus.document(0)
 
 
@@ -409,7 +438,9 @@ def test_shards_declared_differently_are_no_corpus(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("a", "b"):
         (folder / f"{name}.safetensors").write_bytes((tmp_path / name / "shard-00000.safetensors").read_bytes())
-    with pytest.raises(FormatError, match=r"b\.safetensors: vocab_size is 301, but 300 in a\.safetensors: these shards do not belong"):
+    with pytest.raises(
+        FormatError, match=r"b\.safetensors: vocab_size is 301, but 300 in a\.safetensors: these shards do not belong"
+    ):
         open_corpus(folder)
 
 
@@ -477,7 +508,9 @@ def test_a_manifest_is_refused(cause: str, tmp_path: Path) -> None:
     path = corpus_of_two(tmp_path / "c") / "dataset.json"
     make, words = MANIFESTS[cause]
     path.write_bytes(make(json.loads(path.read_bytes())))
-    with pytest.raises(FormatError, match=rf"{tmp_path}/c/dataset\.json: .*{words}|{tmp_path}/c/dataset\.json: {words}"):
+    with pytest.raises(
+        FormatError, match=rf"{tmp_path}/c/dataset\.json: .*{words}|{tmp_path}/c/dataset\.json: {words}"
+    ):
         open_corpus(tmp_path / "c")
 
 
@@ -491,7 +524,9 @@ def test_the_manifest_helper_reproduces_what_the_writer_wrote(tmp_path: Path) ->
     [({"vocab_size": 200}, "vocab_size"), ({"fields": {"token.a": {"dtype": "int8", "shape": []}}}, "fields"),
      ({"tokenizer": {**metadata()["tokenizer"]}}, "tokenizer")],
 )  # fmt: skip
-def test_a_manifest_that_declares_other_than_its_shards_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_a_manifest_that_declares_other_than_its_shards_is_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     path = corpus_of_two(tmp_path / "c") / "dataset.json"
     path.write_bytes(manifest_with(json.loads(path.read_bytes()), **changes))
     corpus = open_corpus(tmp_path / "c")
@@ -515,5 +550,5 @@ def test_an_unknown_check_or_access_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_header_beyond_the_limit_is_refused_when_writing() -> None:
-    with pytest.raises(ValueError, match="the header would have [\\d,]+ bytes, at most 100,000,000"):
+    with pytest.raises(ValueError, match=r"the header would have [\d,]+ bytes, at most 100,000,000"):
         container.encode([], {"x": "y" * 100_000_000})

@@ -18,7 +18,20 @@ from neutral_core import Field, TokenizerIdentity
 from neutral_core.format.shard import Shard
 from neutral_core.format.shard_writer import Schema, ShardWriter
 
-NUMPY_DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+NUMPY_DTYPES = [
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 BIT_PATTERNS = [("bfloat16", "BF16", "<u2"), ("float8_e4m3", "F8_E4M3", "u1"), ("float8_e5m2", "F8_E5M2", "u1")]
 
 
@@ -37,9 +50,14 @@ def extremes(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.resize(np.array([limits.min, limits.max, 1, 0], dtype=dtype), shape)
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1, "uint8"), (256, "uint8"), (257, "uint16"), (2**16, "uint16"), (2**16 + 1, "uint32"), (2**32, "uint32")])
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"),
+    [(1, "uint8"), (256, "uint8"), (257, "uint16"), (2**16, "uint16"), (2**16 + 1, "uint32"), (2**32, "uint32")],
+)
 def test_the_library_reads_tokens_in_the_narrowest_dtype(vocab_size: int, dtype: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "x.safetensors", Schema(vocab_size=vocab_size), [([0, vocab_size - 1], {}), ([], {}), ([0], {})])
+    path = write(
+        tmp_path / "x.safetensors", Schema(vocab_size=vocab_size), [([0, vocab_size - 1], {}), ([], {}), ([0], {})]
+    )
     found = load_file(path)
     assert found["tokens"].dtype == dtype
     assert found["tokens"].tolist() == [0, vocab_size - 1, 0]
@@ -53,7 +71,11 @@ def test_the_library_reads_fields_of_every_dtype(dtype: str, kind: str, tmp_path
     name = f"{kind}.a"
     values = [extremes(dtype, {"token": (n, 3), "document": (3,), "ragged": (2 * n, 3)}[kind]) for n in (4, 0, 1)]
     schema = Schema(vocab_size=10, fields={name: Field(dtype=dtype, shape=(3,))})
-    path = write(tmp_path / "x.safetensors", schema, [(np.zeros(n, dtype=int), {name: v}) for n, v in zip((4, 0, 1), values, strict=True)])
+    path = write(
+        tmp_path / "x.safetensors",
+        schema,
+        [(np.zeros(n, dtype=int), {name: v}) for n, v in zip((4, 0, 1), values, strict=True)],
+    )
     found = load_file(path)[name]
     assert found.dtype == dtype
     assert np.array_equal(found, np.stack(values) if kind == "document" else np.concatenate(values))
@@ -64,9 +86,15 @@ def test_the_library_reads_fields_of_every_dtype(dtype: str, kind: str, tmp_path
 
 
 @pytest.mark.parametrize(("dtype", "code", "stored"), BIT_PATTERNS)
-def test_types_that_numpy_lacks_are_stored_as_bit_patterns_under_their_own_code(dtype: str, code: str, stored: str, tmp_path: Path) -> None:
+def test_types_that_numpy_lacks_are_stored_as_bit_patterns_under_their_own_code(
+    dtype: str, code: str, stored: str, tmp_path: Path
+) -> None:
     patterns = np.array([0, 1, 0x7F, 0xFF], dtype=stored)
-    path = write(tmp_path / "x.safetensors", Schema(vocab_size=10, fields={"token.a": Field(dtype=dtype)}), [([1, 2, 3, 4], {"token.a": patterns})])
+    path = write(
+        tmp_path / "x.safetensors",
+        Schema(vocab_size=10, fields={"token.a": Field(dtype=dtype)}),
+        [([1, 2, 3, 4], {"token.a": patterns})],
+    )
     with safe_open(path, framework="numpy") as file:
         assert file.get_slice("token.a").get_dtype() == code
         assert file.get_slice("token.a").get_shape() == [4]
@@ -77,7 +105,9 @@ def test_types_that_numpy_lacks_are_stored_as_bit_patterns_under_their_own_code(
     assert Shard(path).field("token.a", 0).tolist() == patterns.tolist()
 
 
-@pytest.mark.parametrize("name", ["token.offsets", "document.offsets", "ragged.offsets", "token.byte_offsets", "document.document_offsets"])
+@pytest.mark.parametrize(
+    "name", ["token.offsets", "document.offsets", "ragged.offsets", "token.byte_offsets", "document.document_offsets"]
+)
 def test_a_field_may_be_called_offsets(name: str, tmp_path: Path) -> None:
     schema = Schema(vocab_size=10, fields={name: Field(dtype="int64")})
     values: list[Any] = [7, 9] if name.startswith("document") else [[7, 8], [9]]
@@ -89,7 +119,11 @@ def test_a_field_may_be_called_offsets(name: str, tmp_path: Path) -> None:
 
 
 def test_a_shard_without_documents_opens_everywhere(tmp_path: Path) -> None:
-    fields = {"token.a": Field(dtype="bool"), "document.b": Field(dtype="float32", shape=(2,)), "ragged.c": Field(dtype="int8")}
+    fields = {
+        "token.a": Field(dtype="bool"),
+        "document.b": Field(dtype="float32", shape=(2,)),
+        "ragged.c": Field(dtype="int8"),
+    }
     path = write(tmp_path / "x.safetensors", Schema(vocab_size=300, fields=fields), [])
     found = load_file(path)
     assert {name: array.shape for name, array in found.items() if not name.startswith("padding.")} == {
@@ -155,13 +189,18 @@ def test_equal_documents_give_equal_bytes_however_they_are_handed_over(
 def test_the_dtype_that_ids_come_in_changes_no_byte(dtype: str, tmp_path: Path) -> None:
     schema = Schema(vocab_size=300)
     expected = write(tmp_path / "a.safetensors", schema, [([1, 2, 200], {})]).read_bytes() if dtype != "int8" else b""
-    assert write(tmp_path / "b.safetensors", schema, [(np.array([1, 2, 200], dtype=dtype), {})]).read_bytes() == expected
+    assert (
+        write(tmp_path / "b.safetensors", schema, [(np.array([1, 2, 200], dtype=dtype), {})]).read_bytes() == expected
+    )
 
 
 @pytest.mark.parametrize("step", [1, 3, -1])
 def test_strided_tokens_are_written_as_they_read(step: int, tmp_path: Path) -> None:
     tokens = np.arange(30)[::step]
-    assert load_file(write(tmp_path / "x.safetensors", Schema(vocab_size=30), [(tokens, {})]))["tokens"].tolist() == tokens.tolist()
+    assert (
+        load_file(write(tmp_path / "x.safetensors", Schema(vocab_size=30), [(tokens, {})]))["tokens"].tolist()
+        == tokens.tolist()
+    )
 
 
 def test_several_blocks_and_spooled_fields_are_written_right(tmp_path: Path) -> None:
@@ -179,7 +218,11 @@ def test_several_blocks_and_spooled_fields_are_written_right(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("many", "lengths", "words"),
     [
-        ([1, 2, 300, 4], [2, 0, 2], r"document 3 of the shard, position 0: the id 300 is outside of the vocabulary of 300 ids"),
+        (
+            [1, 2, 300, 4],
+            [2, 0, 2],
+            r"document 3 of the shard, position 0: the id 300 is outside of the vocabulary of 300 ids",
+        ),
         ([1, 2, 3, -1], [2, 0, 2], r"document 3 of the shard, position 1: the id -1 is outside"),
         ([2**40], [1], r"document 1 of the shard, position 0: the id 1,099,511,627,776 is outside"),
         ([1, 2], [1], r"lengths add up to 1 but there are 2 tokens"),
@@ -192,7 +235,9 @@ def test_several_blocks_and_spooled_fields_are_written_right(tmp_path: Path) -> 
         ([True], [1], r"tokens are bool"),
     ],
 )
-def test_documents_that_do_not_fit_are_refused_and_leave_the_shard_as_it_was(many: Any, lengths: Any, words: str, tmp_path: Path) -> None:
+def test_documents_that_do_not_fit_are_refused_and_leave_the_shard_as_it_was(
+    many: Any, lengths: Any, words: str, tmp_path: Path
+) -> None:
     with ShardWriter(tmp_path / "x.safetensors", Schema(vocab_size=300)) as writer:
         writer.add([7])
         with pytest.raises(ValueError, match=words):
@@ -202,7 +247,11 @@ def test_documents_that_do_not_fit_are_refused_and_leave_the_shard_as_it_was(man
 
 
 GOOD: dict[str, Any] = {"token.a": [1, 2], "document.b": 3, "ragged.c": [[1, 2]]}
-DECLARED = {"token.a": Field(dtype="int32"), "document.b": Field(dtype="float32"), "ragged.c": Field(dtype="uint8", shape=(2,))}
+DECLARED = {
+    "token.a": Field(dtype="int32"),
+    "document.b": Field(dtype="float32"),
+    "ragged.c": Field(dtype="uint8", shape=(2,)),
+}
 
 
 @pytest.mark.parametrize(
@@ -237,8 +286,14 @@ def test_infinities_that_were_given_are_kept(tmp_path: Path) -> None:
     schema = Schema(vocab_size=300, fields={"document.b": Field(dtype="float32")})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        path = write(tmp_path / "x.safetensors", schema, [([1], {"document.b": np.float64(value)}) for value in ("inf", "-inf", "nan", 0.1)])
-    assert np.array_equal(load_file(path)["document.b"], np.array([np.inf, -np.inf, np.nan, 0.1], dtype=np.float32), equal_nan=True)
+        path = write(
+            tmp_path / "x.safetensors",
+            schema,
+            [([1], {"document.b": np.float64(value)}) for value in ("inf", "-inf", "nan", 0.1)],
+        )
+    assert np.array_equal(
+        load_file(path)["document.b"], np.array([np.inf, -np.inf, np.nan, 0.1], dtype=np.float32), equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,12 +302,30 @@ def test_infinities_that_were_given_are_kept(tmp_path: Path) -> None:
         ({"vocab_size": 0}, "vocab_size is 0, expected an integer from 1"),
         ({"vocab_size": 2**32 + 1}, "vocab_size is 4294967297"),
         ({"vocab_size": 300.0}, r"vocab_size is 300\.0"),
-        ({"vocab_size": 300, "tokenizer": TokenizerIdentity(kind="a", name="b", sha256="0" * 64, vocab_size=299)}, "the tokenizer's is 299"),
-        ({"vocab_size": 300, "fields": {"loss": Field(dtype="bool")}}, "field 'loss': expected 'token.', 'document.' or 'ragged.'"),
-        ({"vocab_size": 300, "fields": {"token.a.offsets": Field(dtype="bool")}}, r"field 'token\.a\.offsets': expected"),
-        ({"vocab_size": 300, "fields": {"token.a": Field(dtype="float128")}}, "dtype is 'float128', expected one of bool"),
-        ({"vocab_size": 300, "fields": {"token.a": Field(dtype="bool", shape=(0,))}}, r"shape is \(0,\), expected positive"),
-        ({"vocab_size": 300, "fields": {"token.a": Field(dtype="bool", shape=(2**30, 2**30))}}, r"has more than 2\^48 numbers"),
+        (
+            {"vocab_size": 300, "tokenizer": TokenizerIdentity(kind="a", name="b", sha256="0" * 64, vocab_size=299)},
+            "the tokenizer's is 299",
+        ),
+        (
+            {"vocab_size": 300, "fields": {"loss": Field(dtype="bool")}},
+            "field 'loss': expected 'token.', 'document.' or 'ragged.'",
+        ),
+        (
+            {"vocab_size": 300, "fields": {"token.a.offsets": Field(dtype="bool")}},
+            r"field 'token\.a\.offsets': expected",
+        ),
+        (
+            {"vocab_size": 300, "fields": {"token.a": Field(dtype="float128")}},
+            "dtype is 'float128', expected one of bool",
+        ),
+        (
+            {"vocab_size": 300, "fields": {"token.a": Field(dtype="bool", shape=(0,))}},
+            r"shape is \(0,\), expected positive",
+        ),
+        (
+            {"vocab_size": 300, "fields": {"token.a": Field(dtype="bool", shape=(2**30, 2**30))}},
+            r"has more than 2\^48 numbers",
+        ),
         ({"vocab_size": 300, "provenance": {"a": "x" * (1 << 20)}}, "provenance holds more than 1 MiB of text"),
     ],
 )
@@ -269,7 +342,7 @@ def test_a_shard_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_exception_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), ShardWriter(tmp_path / "x.safetensors", Schema(vocab_size=2)) as writer:  # noqa: PT012 - the block is the test
+    with pytest.raises(KeyError), ShardWriter(tmp_path / "x.safetensors", Schema(vocab_size=2)) as writer:
         writer.add([1])
         raise KeyError
     assert list(tmp_path.iterdir()) == []

@@ -194,7 +194,7 @@ def test_a_file_that_begins_with_a_foreign_magic_is_refused_unless_insisted_on(
 ) -> None:
     path = tmp_path / "tokens.bin"
     path.write_bytes(magic + bytes(32 - len(magic)))
-    with pytest.raises((nc.FormatError, FileNotFoundError), match="byte 0|index of a pair"):
+    with pytest.raises((nc.FormatError, FileNotFoundError), match=r"byte 0|index of a pair"):
         nc.open_corpus(path, dtype="uint8", boundaries="none")
     insisted = nc.open_corpus(path, layout="headerless", dtype="uint8", boundaries="none")
     assert bytes(insisted.document(0)) == magic + bytes(32 - len(magic))
@@ -278,6 +278,31 @@ def test_an_unknown_layout_offers_the_nearest(tmp_path: Path, given: str, near: 
 def test_an_unknown_access_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="access is 'mapp', expected 'map' or 'read'"):
         nc.open_corpus(write(tmp_path), dtype="uint16", boundaries="none", access="mapp")
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**20])
+def test_documents_may_be_longer_than_any_file(tmp_path: Path, number: int) -> None:
+    corpus = nc.open_corpus(write(tmp_path), dtype="uint16", boundaries=f"fixed:{number}")
+    assert documents_of(corpus) == [TOKENS]
+    assert f"the last document has 8 tokens instead of {number:,}" in corpus.notes[0]
+
+
+@pytest.mark.parametrize("access", ["map", "read"])
+def test_no_rows_are_an_array_of_none(tmp_path: Path, access: str) -> None:
+    corpus = nc.open_corpus(write(tmp_path), dtype="uint16", boundaries="none", access=access)
+    rows = corpus.shards[0].rows(np.empty(0, dtype=np.int64), 3)
+    assert (rows.shape, rows.dtype) == ((0, 3), np.uint16)
+
+
+@pytest.mark.parametrize("access", ["map", "read"])
+def test_rows_beyond_the_end_are_refused(tmp_path: Path, access: str) -> None:
+    shard = nc.open_corpus(write(tmp_path), dtype="uint16", boundaries="none", access=access).shards[0]
+    for start, stop in ((6, 9), (-1, 2), (9, 9), (3, 2)):
+        with pytest.raises(IndexError):
+            shard.read(start, stop)
+    for start in (6, -1):
+        with pytest.raises(IndexError):
+            shard.rows(np.array([start]), 3)
 
 
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:

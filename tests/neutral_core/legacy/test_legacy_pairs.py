@@ -36,7 +36,7 @@ def index_bytes(
     fairseq: bool = False,
     version: int = 1,
 ) -> bytes:
-    size = {6: 8, 7: 4}.get(code) or np.dtype(CODES.get(code, "u1")).itemsize
+    size = np.dtype(CODES.get(code, "u1")).itemsize
     starts = [sum(lengths[:n]) * size for n in range(len(lengths))] if pointers is None else list(pointers)
     entries = list(range(len(lengths) + 1) if documents is None else documents)
     found = b"MMIDIDX\0\0" + struct.pack("<QBQ", version, code, len(lengths))
@@ -252,6 +252,28 @@ def test_the_fingerprint_changes_with_tokens_and_with_documents(tmp_path: Path) 
     assert len(found) == 5
 
 
+def test_more_pairs_than_the_process_may_open_files_are_served(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        pairs = [nc.open_corpus(write(tmp_path, MEGATRON, BIN, str(number))) for number in range(300)]
+        for corpus in [*pairs, *pairs[::-1]]:
+            assert documents_of(corpus) == GROUPED
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_access_by_read_never_maps_the_index_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_map(*_: Any, **__: Any) -> None:
+        raise AssertionError("mapped")
+
+    monkeypatch.setattr("mmap.mmap", no_map)
+    corpus = nc.open_corpus(write(tmp_path, MEGATRON, BIN), access="read")
+    assert documents_of(corpus) == GROUPED
+    assert nc.Plan(nc.Source(corpus), seq_len=6, documents=True).read([0])["tokens"].shape == (1, 7)
+
+
 # What is repaired
 
 
@@ -259,9 +281,12 @@ def wrap(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
+@pytest.mark.parametrize("access", ["map", "read"])
 @pytest.mark.parametrize("wrapped", [True, False])
 @pytest.mark.parametrize("documents", [None, [0, 2, 2, 5]])
-def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(tmp_path: Path, wrapped: bool, documents: Any) -> None:
+def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(
+    tmp_path: Path, wrapped: bool, documents: Any, access: str
+) -> None:
     lengths = [
         600_000_000,
         500_000_000,
@@ -278,7 +303,7 @@ def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(tmp_path: Path, wra
         for number, start in enumerate(starts):
             file.seek(start)
             file.write(bytes([number + 1, 0]))
-    corpus = nc.open_corpus(prefix, access="read")
+    corpus = nc.open_corpus(prefix, access=access)
     assert corpus.num_tokens == 2_200_000_003
     firsts = [corpus.tokens(start // 2, start // 2 + 2).tolist() for start in starts]
     assert firsts == [[1, 0], [2, 0], [3, 0], [4, 0], [5, 0]]
@@ -333,7 +358,7 @@ def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(tmp_path: Path, wra
         (index_bytes([2, 1, 4], documents=[0, 9, 3]), BIN, "entry 2 of the document index is 3, after 9"),
         (index_bytes([2, 1, 4], documents=[]), BIN, "the document index has no entries"),
         (
-            HEAD_OF_MANY := MEGATRON[:18] + struct.pack("<Q", 2**63) + MEGATRON[26:],
+            MEGATRON[:18] + struct.pack("<Q", 2**63) + MEGATRON[26:],
             BIN,
             "9,223,372,036,854,775,808 seq",
         ),
@@ -341,7 +366,7 @@ def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(tmp_path: Path, wra
 )
 def test_a_damaged_pair_is_refused_with_the_place(tmp_path: Path, index: bytes, tokens: bytes, message: str) -> None:
     with pytest.raises(nc.FormatError, match=message):
-        nc.open_corpus(tmp_path / "data.idx" if not write(tmp_path, index, tokens) else tmp_path / "data")
+        nc.open_corpus(write(tmp_path, index, tokens))
 
 
 def test_a_decrease_of_the_document_index_is_found_at_the_edge_of_a_piece_too(tmp_path: Path) -> None:
@@ -402,5 +427,5 @@ def test_a_file_cut_short_after_it_was_opened_is_an_error_and_never_tokens(tmp_p
     prefix = write(tmp_path, MEGATRON, BIN)
     corpus = nc.open_corpus(prefix, access="read")
     os.truncate(f"{prefix}.bin", 6)
-    with pytest.raises(OSError, match="data.bin"):
+    with pytest.raises(OSError, match=r"data\.bin"):
         corpus.document(2)

@@ -211,6 +211,13 @@ def test_draws_of_a_source_too_light_for_any_sample_are_refused() -> None:
         mixture.join(0, np.array([0]))
 
 
+@pytest.mark.parametrize("source", [-1, 2, 3])
+@pytest.mark.parametrize("weights", [[1, 2], [0, 1]])
+def test_draws_of_a_source_that_is_not_there_are_refused(weights: list[int], source: int) -> None:
+    with pytest.raises(IndexError, match=f"source {source} is outside of the mixture's 2"):
+        mixture_of(weights).join(source, np.array([0]))
+
+
 def test_a_draw_whose_sample_does_not_fit_into_64_bits_is_refused() -> None:
     with pytest.raises(OverflowError):
         mixture_of(["1e-9", "1"]).join(0, np.array([2**62]))
