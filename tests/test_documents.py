@@ -39,7 +39,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ids.tofile(tmp_path / "old" / "train.bin")
     ids.tofile(tmp_path / "old" / "my_text_document.bin")
     lengths, ends = np.full(20, 301, dtype="<i4"), np.arange(21, dtype="<i8")
-    header = b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\x08" + (20).to_bytes(8, "little") + (21).to_bytes(8, "little")
+    header = (
+        b"MMIDIDX\0\0" + (1).to_bytes(8, "little") + b"\x08" + (20).to_bytes(8, "little") + (21).to_bytes(8, "little")
+    )
     index = header + lengths.tobytes() + (ends[:-1] * 602).astype("<i8").tobytes() + ends.tobytes()
     (tmp_path / "old" / "my_text_document.idx").write_bytes(index)
     return tmp_path

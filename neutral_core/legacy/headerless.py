@@ -76,7 +76,12 @@ def open_headerless(
         raise ValueError(
             f"{path}: nothing in the file says how wide its ids are; give dtype. {_evidence(path, num_bytes)}"
         )
-    stored = StoredTokens.of(np.dtype(dtype))
+    try:
+        stored = StoredTokens.of(np.dtype(dtype))
+    except TypeError:
+        raise ValueError(
+            f"{path}: dtype is {dtype!r}, expected one of numpy's integer types, such as uint16."
+        ) from None
     if num_bytes % stored.dtype.itemsize:
         raise FormatError(
             f"{path}: the file has {num_bytes:,} bytes, which is no multiple of {stored.dtype.itemsize}, the size of {stored.dtype}: the dtype is "
@@ -89,6 +94,10 @@ def open_headerless(
             f"{path}: nothing in the file says where documents begin; give boundaries={_RULES}. {_last_id(whole)}"
         )
     notes: list[str] = []
+    rule, _, number = boundaries.partition(":")
+    boundaries = (
+        f"{rule}:{int(number)}" if number.isdecimal() else boundaries
+    )  # eos:09 is eos:9, also in the fingerprint
     offsets, num_documents = _offsets(whole, boundaries, path, notes)
     return Corpus(
         [FlatShard(file, stored, offsets=offsets, num_documents=num_documents)],

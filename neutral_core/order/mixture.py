@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -23,6 +24,7 @@ from neutral_core.order.permutation import UInt64
 
 Int64 = npt.NDArray[np.int64]
 
+_HUGE = re.compile(r"[eE][+-]?0*[1-9][0-9]{3}")  # an exponent of 1000 or more would make integers that take for ever
 _HALF = np.uint64(1 << 31)
 _SHIFT = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -50,6 +52,10 @@ def exact_weights(weights: Sequence[Any]) -> list[int]:
 def _fraction(weight: Any) -> Fraction:
     if isinstance(weight, np.integer):
         weight = int(weight)  # a Fraction of numpy's would multiply in 64 bits or fewer
+    if isinstance(weight, bool) or (isinstance(weight, str) and _HUGE.search(weight)):
+        raise ValueError(
+            f"weight {weight!r} is no number from 0 to 10^999: a weight is an int, a float or a decimal text."
+        )
     try:
         value = Fraction(repr(float(weight)) if isinstance(weight, (float, np.floating)) else weight)
     except (ValueError, TypeError, ArithmeticError):  # '1/0', infinity
@@ -122,7 +128,7 @@ class Mixture:
 
         Raises:
             IndexError: there is no such source. ValueError: it is never served.
-            OverflowError: a sample would lie beyond 2^63 − 1.
+            OverflowError: a sample would lie beyond 2^62 − 1: such draws do not occur.
         """
         if not 0 <= source < self.num_sources:
             raise IndexError(f"source {source} is outside of the mixture's {self.num_sources:,}.")
@@ -135,11 +141,13 @@ class Mixture:
             rate = int(self._rates[parent])
             if node == self._children[parent, 0]:
                 if rate == 0:
-                    raise OverflowError(f"source {source} is served beyond sample 2^63 only.")
+                    raise OverflowError(f"source {source} is served beyond sample 2^62 only.")
                 items = -((-((items + 1) * 2**64 - 2**63)) // rate) - 1
             else:
                 items = (items * 2**64 + 2**63) // (2**64 - rate)
             node = parent
+        if len(items) and max(items) >= 2**62:
+            raise OverflowError(f"source {source}: a draw is that of sample {max(items):,}, beyond the last, 2^62 - 1.")
         return items.astype(np.int64)
 
 

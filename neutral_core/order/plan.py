@@ -181,7 +181,13 @@ class Plan:
             source: index. epochs, windows: integers [n], epoch ≥ 0, 0 ≤ window < num_windows[source].
         """
         epoch, window = np.asarray(epochs, dtype=np.int64), np.asarray(windows, dtype=np.int64)
-        n = self.num_windows[source]
+        if not 0 <= source < len(self.sources):
+            raise IndexError(f"source {source} is outside of the plan's {len(self.sources):,}.")
+        n = int(self.num_windows[source])
+        if epoch.size and not (int(epoch.min()) >= 0 and int(epoch.max()) <= cursor.MAX_SAMPLE // n):
+            raise IndexError(
+                f"source {self.names[source]!r}: an epoch is outside of those that samples below 2^62 reach."
+            )
         if window.size and (window.min() < 0 or window.max() >= n):
             raise IndexError(f"source {self.names[source]!r}: a window is outside of its {n:,}.")
         position = window

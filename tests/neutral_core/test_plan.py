@@ -201,3 +201,17 @@ def test_no_samples_are_no_rows() -> None:
         "source": (0,),
         "sample": (0,),
     }
+
+
+@pytest.mark.parametrize("weight", [True, "1e999999999", "1E-00001000", "1/0"])
+def test_weights_that_are_no_sensible_number_are_refused_at_once(weight: Any) -> None:
+    with pytest.raises(ValueError, match=r"source 'z': weight .* no|source 'z': weight .* not"):
+        nc.Plan(
+            [nc.Source(corpus_of(50), name="a", weight=1), nc.Source(corpus_of(50), name="z", weight=weight)], seq_len=4
+        )
+
+
+@pytest.mark.parametrize(("source", "epoch"), [(-1, 0), (1, 0), (0, -1), (0, 2**62)])
+def test_windows_that_no_sample_reaches_have_no_sample(source: int, epoch: int) -> None:
+    with pytest.raises(IndexError, match="outside"):
+        nc.Plan(nc.Source(corpus_of(50)), seq_len=4).sample_of(source, [epoch], [0])
