@@ -207,7 +207,7 @@ def test_sources_of_weight_zero_change_nothing_for_the_others() -> None:
 def test_draws_of_a_source_too_light_for_any_sample_are_refused() -> None:
     mixture = mixture_of(["1e-30", "1"])
     assert (mixture.split(np.array([0, 2**62 - 1]))[0] == 1).all()
-    with pytest.raises(OverflowError, match="beyond sample 2\\^63"):
+    with pytest.raises(OverflowError, match="beyond sample 2\\^62"):
         mixture.join(0, np.array([0]))
 
 
