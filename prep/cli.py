@@ -135,7 +135,7 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     _add_layout(parser)
-    parser.add_argument("source", metavar="SRC", help="a pair's prefix, .idx or .bin, a headerless file, or a corpus")
+    parser.add_argument("source", metavar="SRC", help="a pair's prefix, .idx or .bin, or a headerless file")
     parser.add_argument("destination", metavar="DST", help="folder of the corpus to be; new or empty")
     parser.add_argument("--tokenizer", metavar="T", help="that made the ids: byte, or the path of a tokenizer.json")
     parser.add_argument("--eos-token", metavar="TEXT", help="its end-of-text token, to be recorded")

@@ -77,6 +77,10 @@ def convert(options: Options) -> dict[str, Any]:
         ValueError: an option; FileNotFoundError, FileExistsError, BlockingIOError: see open_corpus and tasks.start.
     """
     source = options.open()
+    if source.fields:
+        raise ValueError(
+            f"{options.source}: it has the fields {', '.join(source.fields)}, which a conversion would lose: it is a corpus already."
+        )
     tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
     vocab_size = options.vocab_size or 2 ** (8 * source.dtype.itemsize)
     notes = list(source.notes)
@@ -199,9 +203,23 @@ def _write(job: _Job) -> tuple[int, int, int]:
     with ShardWriter(job.path, job.schema) as writer:
         for offsets in _chunks(job.source, job.first, job.last):
             tokens = job.source.tokens(int(offsets[0]), int(offsets[-1]))
+            if len(tokens):
+                largest = max(largest, int(tokens.max()))
+                _check_largest(largest, job, offsets, tokens)
             writer.add_many(tokens, np.diff(offsets))
-            largest = max(largest, int(tokens.max()) if len(tokens) else -1)
     return (*counts, largest)
+
+
+def _check_largest(largest: int, job: _Job, offsets: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> None:
+    """Refuse an id that the declared vocabulary does not hold, by its place in the source."""
+    if largest >= job.schema.vocab_size:
+        place = int(offsets[0]) + int(np.flatnonzero(tokens >= job.schema.vocab_size)[0])
+        number = int(np.searchsorted(offsets, place, side="right")) - 1
+        document = np.searchsorted(job.source.document_offsets(job.first, job.last), offsets[number], side="right") - 1
+        raise ValueError(
+            f"document {job.first + int(document):,} of the source, position {place - int(offsets[number]):,}: the id {largest:,} is outside of "
+            f"the vocabulary of {job.schema.vocab_size:,} ids: give a larger --vocab-size, with added tokens, or the right --tokenizer."
+        )
 
 
 def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[npt.NDArray[np.int64]]:

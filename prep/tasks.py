@@ -6,6 +6,7 @@ process that started them does, however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -111,9 +112,11 @@ def finish(destination: Path, splits: Sequence[str] = ("",)) -> None:
     for split in splits:
         if split and (destination / split / PARTIAL).exists():
             remove(destination / split / PARTIAL)  # killed between the manifest and its clean-up
-    for entry in sorted(partial.iterdir(), key=lambda path: path.name == _RUN):
-        remove(entry)
-    partial.rmdir()
+    with contextlib.suppress(FileNotFoundError):  # a second run of the same command may be cleaning up too
+        for entry in sorted(partial.iterdir(), key=lambda path: path.name == _RUN):
+            with contextlib.suppress(FileNotFoundError):
+                remove(entry)
+        partial.rmdir()
 
 
 def _discard_published(destination: Path) -> None:

@@ -54,11 +54,11 @@ class Workplace:
                 raise BlockingIOError(
                     f"{self.directory}: another process is writing there now; wait for it or choose another folder."
                 ) from None
-
         try:
             self._refuse_corpus()  # again: another process may have finished one before it gave the lock up
         except FileExistsError:
             self._lock.close()
+            remove(self.path)
             raise
 
     def _refuse_corpus(self) -> None:

@@ -129,7 +129,7 @@ def test_bare_tokens_without_a_rule_are_refused_with_the_evidence(tmp_path: Path
 
 
 def test_a_vocabulary_that_is_too_small_is_refused_with_the_place(tmp_path: Path, bare: Path) -> None:
-    message = r"shard-00000.*: document 0 of the shard, position 2: the id 9 is outside of the vocabulary of 9 ids: declare a larger"
+    message = r"document 0 of the source, position 2: the id 9 is outside of the vocabulary of 9 ids: give a larger --vocab-size"
     with pytest.raises(ValueError, match=message):
         run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", vocab_size=9)
 
@@ -234,3 +234,10 @@ def test_the_report_says_what_was_checked(tmp_path: Path, bare: Path) -> None:
     assert "tokens are stored as 10 ids: uint8" in lines
     assert lines[-1] == "verified: checksums, and every document and token against the source"
     assert "verified" not in lines_of(run(bare, tmp_path / "two", verify=False, **asked))[-1]
+
+
+def test_a_corpus_with_fields_is_not_converted_without_them(tmp_path: Path) -> None:
+    with nc.CorpusWriter(tmp_path / "one", vocab_size=10, fields={"document.score": nc.Field(dtype="int8")}) as writer:
+        writer.add([1, 2], {"document.score": 1})
+    with pytest.raises(ValueError, match=r"fields document\.score, which a conversion would lose"):
+        run(tmp_path / "one", tmp_path / "two")
