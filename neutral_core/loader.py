@@ -36,6 +36,8 @@ class Loader:
         plan: what to serve.
         batch_size: of the *global* batch, in rows; divisible by ``dp_world_size``.
         dp_rank, dp_world_size: this process' share: rows dp_rank · b … (dp_rank + 1) · b − 1 of each global batch, b = batch_size / dp_world_size.
+        rows: the rows of each global batch to read instead, integers [b] in any order, where a share is not one contiguous piece (a device mesh);
+            dp_rank and dp_world_size are then left out.
         num_samples: the pass ends before this sample; None: never.
         last: what becomes of the samples after the last whole batch of a finite pass: ``drop``, or ``pad``: a last batch with padding rows
             (sample −1, no loss). With ``pad`` every batch has the key ``loss_mask``. All ranks take the same number of steps either way.
@@ -59,6 +61,7 @@ class Loader:
         batch_size: int,
         dp_rank: int = 0,
         dp_world_size: int = 1,
+        rows: npt.ArrayLike | None = None,
         num_samples: int | None = None,
         last: str = "drop",
         threads: int = 1,
@@ -70,7 +73,8 @@ class Loader:
         self.dp_world_size = dp_world_size
         self.num_samples = num_samples
         self.last = last
-        self.rows_per_rank = batch_size // dp_world_size
+        self.rows = _rows(rows, batch_size, dp_rank, dp_world_size)
+        self.rows_per_rank = len(self.rows)
         self.batches_per_chunk = -(-CHUNK_ROWS // self.rows_per_rank)
         self._depth = threads + 1
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="millstream-reader") if threads else None
@@ -180,7 +184,7 @@ class _OrderBlocks:
         self._plan = loader.plan
         self._batch_size = loader.batch_size
         self._rows = loader.rows_per_rank
-        self._first_row = loader.dp_rank * loader.rows_per_rank
+        self._row_numbers = loader.rows
         self._num_samples = loader.num_samples
         self._pads = loader.last == "pad"
         self._per_block = max(LOCATE_ROWS // self._rows // loader.batches_per_chunk, 1) * loader.batches_per_chunk
@@ -215,8 +219,7 @@ class _OrderBlocks:
 
     def _samples(self, sample: int, count: int) -> npt.NDArray[np.int64]:
         batches = sample + np.arange(count, dtype=np.int64) * self._batch_size
-        rows = self._first_row + np.arange(self._rows, dtype=np.int64)
-        samples: npt.NDArray[np.int64] = (batches[:, None] + rows).ravel()
+        samples: npt.NDArray[np.int64] = (batches[:, None] + self._row_numbers).ravel()
         return np.minimum(samples, cursor.MAX_SAMPLE - 1)  # a block may reach beyond the last sample there is
 
 
@@ -242,3 +245,24 @@ def _check(batch_size: int, dp_rank: int, dp_world_size: int, num_samples: int |
         raise ValueError(f"num_samples is {num_samples!r}, expected None or an integer from 0 to 2^62.")
     if last not in _LAST:
         raise ValueError(f"last is {last!r}, expected 'drop' or 'pad'.")
+
+
+def _rows(rows: npt.ArrayLike | None, batch_size: int, dp_rank: int, dp_world_size: int) -> npt.NDArray[np.int64]:
+    """Return the rows of a global batch that are this process' share."""
+    if rows is None:
+        share = batch_size // dp_world_size
+        return np.arange(dp_rank * share, (dp_rank + 1) * share, dtype=np.int64)
+    array = np.asarray(rows)
+    if dp_world_size != 1:
+        raise ValueError(
+            f"rows and dp_world_size={dp_world_size} are both given: each says which share is read; give one."
+        )
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+        raise ValueError(
+            f"rows are {array.dtype} of shape {array.shape}, expected at least one integer in one dimension."
+        )
+    if int(array.min()) < 0 or int(array.max()) >= batch_size:
+        raise ValueError(
+            f"rows run from {int(array.min())} to {int(array.max())}, expected 0 ≤ row < batch_size {batch_size}."
+        )
+    return array.astype(np.int64)

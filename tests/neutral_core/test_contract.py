@@ -345,6 +345,9 @@ def test_a_closed_loader_says_so(make: Callable[..., Any]) -> None:
         ({"batch_size": 2, "dp_world_size": 4}, "the nearest that they do: 4"),
         ({"batch_size": 4, "dp_rank": 2, "dp_world_size": 2}, "dp_rank is 2"),
         ({"batch_size": 4, "last": "keep"}, "last is 'keep'"),
+        ({"batch_size": 4, "rows": [0, 4]}, "rows run from 0 to 4"),
+        ({"batch_size": 4, "rows": []}, "expected at least one integer"),
+        ({"batch_size": 4, "rows": [0], "dp_world_size": 2}, "both given"),
         ({"batch_size": 4, "num_samples": -1}, "num_samples is -1"),
     ],
 )
@@ -356,3 +359,10 @@ def test_wrong_arguments_are_refused(make: Callable[..., Any], options: dict[str
 def test_an_endless_pass_has_no_length(make: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="num_samples"):
         len(make(mixed_plan(), batch_size=4))
+
+
+def test_a_share_may_be_any_rows_of_the_global_batch(make: Callable[..., Any]) -> None:
+    plan = mixed_plan()
+    loader = make(plan, batch_size=6, rows=[5, 0, 0, 3], num_samples=13, last="pad")
+    found = [batch["sample"].tolist() for batch in loader]
+    assert found == [[5, 0, 0, 3], [11, 6, 6, 9], [-1, 12, 12, -1]]
