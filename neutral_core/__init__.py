@@ -17,7 +17,8 @@ from neutral_core.format.tokenizer import TokenizerIdentity
 from neutral_core.format.writer import CorpusWriter
 from neutral_core.layouts import open_corpus
 from neutral_core.loader import Loader
-from neutral_core.order.plan import Plan, Source
+from neutral_core.order.plan import Plan
+from neutral_core.order.source import Source
 
 __all__ = [
     "Batch",

@@ -169,7 +169,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from prep import prepare  # each command loads what it needs
+    from prep import pieces, prepare  # each command loads what it needs
 
     named = options.tokenizer in ("byte", "char")
     settings = Settings(
@@ -182,7 +182,7 @@ def _prepare(options: argparse.Namespace) -> None:
         allow_special=options.allow_special,
     )
     report = prepare.prepare(
-        prepare.Options(
+        pieces.Options(
             inputs=tuple(options.inputs),
             destination=Path(options.destination),
             tokenizer=settings,

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,57 +24,15 @@ from neutral_core.format import canonical
 from neutral_core.format.files import remove, write_file
 from neutral_core.format.publish import publish
 from neutral_core.format.shard import Shard
-from neutral_core.format.shard_writer import Schema, ShardWriter
-from neutral_core.format.writer import TOKENS_PER_SHARD, ShardSeries
+from neutral_core.format.writer import ShardSeries
 from prep import tasks
+from prep.pieces import Job, Options, characters_of, piece_path, schema_of, share_of, splits_of, tokenize, tokenizer_of
 from prep.progress import Progress
-from prep.readers.documents import Tally, read_documents
-from prep.readers.inputs import RULES, TASK_BYTES, Input, Range, cut, find_inputs
+from prep.readers.inputs import RULES, Input, Range, cut, find_inputs
 from prep.report import baselines, why_dtype
-from prep.tokenizers import DEFINITION, Settings, open_tokenizer, with_edges
+from prep.tokenizers import DEFINITION, open_tokenizer
 
-_BATCH_CHARACTERS = 1 << 20
 _CHUNK_DOCUMENTS = 4096
-ORIGIN_FIELDS = {"document.line": nc.Field(dtype="int64"), "ragged.path": nc.Field(dtype="uint8")}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """What is asked of ``prepare``.
-
-    Attributes:
-        inputs: files and folders. destination: folder of the corpus to be.
-        tokenizer: see prep.tokenizers.Settings.
-        glob, documents (rule), text_key, on_bad: see prep.readers.
-        validation: decimal text of the share of documents that make a validation corpus, by a hash of their text; None: none.
-        origin: store each document's file and line.
-        tokens_per_shard, workers, restart: see ShardSeries, tasks.run, tasks.start.
-        task_bytes: how the work is cut.
-    """
-
-    inputs: tuple[str, ...]
-    destination: Path
-    tokenizer: Settings
-    glob: str | None = None
-    documents: str = "file"
-    text_key: str = "text"
-    on_bad: str = "error"
-    validation: str | None = None
-    origin: bool = True
-    tokens_per_shard: int = TOKENS_PER_SHARD
-    workers: int = 1
-    restart: bool = False
-    task_bytes: int = TASK_BYTES
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Job:
-    """One task, for a worker: its number, its ranges, and what to do with them."""
-
-    number: int
-    ranges: tuple[Range, ...]
-    folder: Path
-    options: Options
 
 
 def prepare(options: Options) -> dict[str, Any]:
@@ -86,14 +43,14 @@ def prepare(options: Options) -> dict[str, Any]:
     """
     if options.documents not in RULES:
         raise ValueError(f"documents is {options.documents!r}, expected one of {', '.join(RULES)}.")
-    share = _share(options.validation)
+    share = share_of(options.validation)
     inputs = find_inputs(options.inputs, options.glob)
     settings = options.tokenizer
-    _tokenizer.cache_clear()  # its file may have changed since an earlier call
+    tokenizer_of.cache_clear()  # its file may have changed since an earlier call
     if settings.kind != "char":
         open_tokenizer(settings)  # a wrong path or EOS is said before any work
     record = _record(options, inputs)
-    place = tasks.start(options.destination, record, restart=options.restart, splits=_splits(share))
+    place = tasks.start(options.destination, record, restart=options.restart, splits=splits_of(share))
     if place is None:
         return _existing_report(options, share)
     with place:
@@ -104,22 +61,22 @@ def prepare(options: Options) -> dict[str, Any]:
         tokenizer = open_tokenizer(settings)
         pieces = place.path / "pieces"
         pieces.mkdir(exist_ok=True)
-        jobs = [_Job(number=number, ranges=task, folder=pieces, options=options) for number, task in enumerate(ranges)]
+        jobs = [Job(number=number, ranges=task, folder=pieces, options=options) for number, task in enumerate(ranges)]
         results = []
         with Progress("prepare", sum(item.num_bytes for item in inputs)) as progress:
-            for result in tasks.run(_tokenize, jobs, options.workers):
+            for result in tasks.run(tokenize, jobs, options.workers):
                 results.append(result)
                 progress.add(result["stored_bytes"], result["documents"], result["tokens"])
         report = _report_head(tokenizer, results)
         extra = {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
-        for split in _splits(share):
+        for split in splits_of(share):
             target = options.destination / split
             counts, paths = _assemble(split, jobs, results, place.path / f"shards-{split or 'all'}", tokenizer.identity)
             publish(target, paths, extra)
             report["corpora"].append(
                 _corpus_entry(split, target, counts, sum(result["text_bytes"][split] for result in results))
             )
-        tasks.finish(options.destination, _splits(share))
+        tasks.finish(options.destination, splits_of(share))
     return report
 
 
@@ -136,22 +93,6 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"{report['skipped']:,} bad documents left out, the first of them:")
         lines.extend(f"  {reason}" for reason in report["reasons"])
     return lines
-
-
-def _splits(share: Fraction | None) -> tuple[str, ...]:
-    return ("",) if share is None else ("train", "validation")
-
-
-def _share(text: str | None) -> Fraction | None:
-    if text is None:
-        return None
-    try:
-        share = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 < share < 1:
-        raise ValueError(f"validation is {text!r}, expected a share between 0 and 1, such as 0.01.")
-    return share
 
 
 def _record(options: Options, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -176,137 +117,16 @@ def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Optio
     if path.exists():
         return str(json.loads(path.read_bytes()))
     found: set[str] = set()
-    jobs = [_Job(number=number, ranges=task, folder=place, options=options) for number, task in enumerate(ranges)]
-    for characters in tasks.run(_characters_of, jobs, options.workers):
+    jobs = [Job(number=number, ranges=task, folder=place, options=options) for number, task in enumerate(ranges)]
+    for characters in tasks.run(characters_of, jobs, options.workers):
         found.update(characters)
     text = "".join(sorted(found))
     write_file(path, canonical.dumps(text))
     return text
 
 
-def _characters_of(job: _Job) -> str:
-    found: set[str] = set()
-    for part in job.ranges:
-        for document in _documents(part, job.options, Tally()):
-            found.update(document.text)
-    return "".join(sorted(found))
-
-
-def _documents(part: Range, options: Options, tally: Tally) -> Iterator[Any]:
-    return read_documents(part, rule=options.documents, text_key=options.text_key, on_bad=options.on_bad, tally=tally)
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(settings: Settings) -> Any:
-    """Open the tokenizer once a process: some take a second."""
-    return open_tokenizer(settings)
-
-
-def _tokenize(job: _Job) -> dict[str, Any]:
-    """Write the pieces of a task, unless an earlier run has; return its result."""
-    result_path = job.folder / f"{job.number:06}.json"
-    if result_path.exists():
-        return canonical.loads(result_path.read_bytes())  # type: ignore[no-any-return]
-    share = _share(job.options.validation)
-    pieces = {split: _Piece(job, split, share) for split in _splits(share)}
-    tallies = []
-    try:
-        for part in job.ranges:
-            tally = Tally()
-            tallies.append(tally)
-            for document in _documents(part, job.options, tally):
-                pieces[_side(document.text, share)].add(document.text, document.line, part.input.name)
-        for piece in pieces.values():
-            piece.close()
-    except BaseException:
-        for piece in pieces.values():
-            piece.writer.abort()
-        raise
-    result = {
-        "documents": sum(piece.writer.num_documents for piece in pieces.values()),
-        "tokens": sum(piece.writer.num_tokens for piece in pieces.values()),
-        "text_bytes": {split: piece.text_bytes for split, piece in pieces.items()},
-        "stored_bytes": sum(_size_of(part) for part in job.ranges),
-        "lines": [tally.num_lines for tally in tallies],
-        "empty_lines": sum(tally.num_empty_lines for tally in tallies),
-        "skipped": sum(tally.num_skipped for tally in tallies),
-        "reasons": [reason for tally in tallies for reason in tally.reasons or []],
-    }
-    write_file(result_path, canonical.dumps(result))
-    return result
-
-
-class _Piece:
-    """The documents of one task on one side of the split, tokenized some at a time."""
-
-    def __init__(self, job: _Job, split: str, share: Fraction | None) -> None:
-        self._tokenizer = _tokenizer(job.options.tokenizer)
-        self._origin = job.options.origin
-        self._texts: list[str] = []
-        self._lines: list[int] = []
-        self._paths: list[bytes] = []
-        self._characters = 0
-        self.text_bytes = 0
-        path = _piece_path(job, split)
-        path.unlink(missing_ok=True)  # finished by a run that was stopped before it wrote the result
-        self.writer = ShardWriter(path, _schema(self._tokenizer.identity, job.options))
-
-    def add(self, text: str, line: int, path: str) -> None:
-        self._texts.append(text)
-        self._lines.append(line)
-        self._paths.append(path.encode("utf-8", errors="surrogateescape"))
-        self._characters += len(text)
-        if self._characters >= _BATCH_CHARACTERS or len(self._texts) >= _CHUNK_DOCUMENTS:
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self.writer.close()
-
-    def _flush(self) -> None:
-        identity = self._tokenizer.identity
-        ids, lengths = self._tokenizer.encode(self._texts)
-        self.text_bytes += sum(len(text.encode("utf-8")) for text in self._texts)
-        tokens, lengths = with_edges(
-            ids, lengths, bos=identity.bos_id, eos=identity.eos_id, dtype=self.writer.schema.dtype
-        )
-        fields: dict[str, Any] = {}
-        if self._origin:
-            joined = np.frombuffer(b"".join(self._paths), dtype=np.uint8)
-            fields["document.line"] = np.array(self._lines, dtype=np.int64)
-            fields["ragged.path"] = (joined, np.array([len(path) for path in self._paths], dtype=np.int64))
-        self.writer.add_many(tokens, lengths, fields)
-        self._texts, self._lines, self._paths, self._characters = [], [], [], 0
-
-
-def _schema(identity: nc.TokenizerIdentity, options: Options) -> Schema:
-    provenance = {"documents": options.documents, "made by": "millstream prepare"}
-    return Schema(
-        vocab_size=identity.vocab_size,
-        tokenizer=identity,
-        fields=ORIGIN_FIELDS if options.origin else {},
-        provenance=provenance,
-    )
-
-
-def _piece_path(job: _Job, split: str) -> Path:
-    return job.folder / f"{job.number:06}.{split or 'all'}.safetensors"
-
-
-def _size_of(part: Range) -> int:
-    return (part.input.num_bytes if part.stop is None else part.stop) - part.start
-
-
-def _side(text: str, share: Fraction | None) -> str:
-    """Return the split that a text belongs to: equal texts are on the same side, always."""
-    if share is None:
-        return ""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, person=b"millstream-split").digest()
-    return "validation" if int.from_bytes(digest, "little") < share * 2**64 else "train"
-
-
 def _assemble(
-    split: str, jobs: Sequence[_Job], results: Sequence[Mapping[str, Any]], folder: Path, identity: nc.TokenizerIdentity
+    split: str, jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], folder: Path, identity: nc.TokenizerIdentity
 ) -> tuple[npt.NDArray[np.int64], list[Path]]:
     """Write the pieces of a split, in order, as shards; return how often each id occurs, and the shards."""
     options = jobs[0].options
@@ -314,14 +134,14 @@ def _assemble(
         remove(folder)
     folder.mkdir()
     counts = np.zeros(identity.vocab_size, dtype=np.int64)
-    series = ShardSeries(folder, _schema(identity, options), options.tokens_per_shard)
+    series = ShardSeries(folder, schema_of(identity, options), options.tokens_per_shard)
     lines_before: dict[str, int] = {}
     try:
         for job, result in zip(jobs, results, strict=True):
             # A range inside a file counts lines from its own first one; all ranges but the only one of a task begin at line 1.
             base = lines_before.get(job.ranges[0].input.path, 0) if job.ranges[0].start else 0
             lines_before = {job.ranges[-1].input.path: base + result["lines"][-1]}
-            for tokens, lengths, fields in _chunks(Shard(_piece_path(job, split)), base):
+            for tokens, lengths, fields in _chunks(Shard(piece_path(job, split)), base):
                 series.add_many(tokens, lengths, fields)
                 counts += np.bincount(tokens, minlength=identity.vocab_size)
         return counts, series.close()
@@ -379,7 +199,7 @@ def _existing_report(options: Options, share: Fraction | None) -> dict[str, Any]
         "skipped": 0,
         "reasons": [],
     }
-    for split in _splits(share):
+    for split in splits_of(share):
         path = options.destination / split
         corpus = nc.open_corpus(path)
         counts = np.zeros(corpus.vocab_size or 1, dtype=np.int64)

@@ -71,4 +71,4 @@ def test_the_readmes_conversion_has_the_documents_of_the_pair(place: Path) -> No
 
 def test_no_document_names_a_place_outside_of_the_project() -> None:
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]:
-        assert not re.search(r"(^|\s)(/work/|/tmp/|\.\./shared)", path.read_text("utf-8")), path
+        assert not re.search(r"(^|\s)/(home|root|tmp|mnt)/", path.read_text("utf-8")), path

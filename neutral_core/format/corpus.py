@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from neutral_core.errors import FormatError
 from neutral_core.format.container import DTYPES
+from neutral_core.format.content import code_of
 from neutral_core.format.fields import Field
 from neutral_core.format.manifest import MANIFEST, Manifest
 from neutral_core.format.memory import MemoryShard
 from neutral_core.format.publish import PARTIAL
-from neutral_core.format.shard import CHECKS, Shard, ShardLike, code_of
+from neutral_core.format.shard import CHECKS, Shard
+from neutral_core.format.shard_like import ShardLike
 from neutral_core.format.shard_writer import token_array
 from neutral_core.format.tokenizer import TokenizerIdentity
 

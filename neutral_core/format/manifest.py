@@ -9,8 +9,9 @@ from typing import Any
 
 from neutral_core.errors import FormatError
 from neutral_core.format import canonical
+from neutral_core.format.content import FORMAT_VERSION
 from neutral_core.format.fields import Field, fields_from_json, fields_to_json
-from neutral_core.format.shard import FORMAT_VERSION, Entry, Shard
+from neutral_core.format.shard import Entry, Shard
 from neutral_core.format.tokenizer import TokenizerIdentity
 
 MANIFEST = "dataset.json"

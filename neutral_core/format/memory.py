@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.shard import rows_of
+from neutral_core.format.shard_like import rows_of
 
 
 class MemoryShard:

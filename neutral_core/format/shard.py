@@ -12,66 +12,20 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from neutral_core.errors import FormatError
 from neutral_core.format.container import BLOCK, Array, Header, blocks, decode, decode_size
-from neutral_core.format.fields import Field, arrays_of, checksums_of, counted_by, fields_from_json
+from neutral_core.format.content import Content, content_of
+from neutral_core.format.fields import counted_by
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.tokenizer import TokenizerIdentity
+from neutral_core.format.shard_like import Tokens, rows_of
 
-FORMAT_VERSION = 1
 CHECKS = ("headers", "blocks")
-Tokens = npt.NDArray[Any]
-
-_KEYS = {"fields", "format_version", "num_documents", "num_tokens", "provenance", "tokenizer", "vocab_size"}
-
-
-class ShardLike(Protocol):
-    """What a corpus is made of: a file of ours, a legacy data set read in place, or arrays in memory."""
-
-    num_documents: int
-    num_tokens: int
-
-    def token_array(self) -> Tokens | None:
-        """Return all tokens as one read-only array if they may be indexed freely, else None: each access goes through ``read``."""
-        ...
-
-    def read(self, start: int, stop: int) -> Tokens:
-        """Return tokens start … stop of the shard, read-only: a view where the bytes are mapped."""
-        ...
-
-    def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
-        """Return [len(starts), length], a fresh array: ``length`` tokens from each start on."""
-        ...
-
-    def offsets(self) -> Offsets:
-        """Return where the documents begin."""
-        ...
-
-    def field(self, name: str, document: int) -> npt.NDArray[Any]:
-        """Return a document's items of a declared field."""
-        ...
-
-    def verify(self) -> None:
-        """Check every byte; raise FormatError."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
-    """What a shard's header says, checked."""
-
-    vocab_size: int
-    num_documents: int
-    num_tokens: int
-    fields: dict[str, Field]
-    tokenizer: TokenizerIdentity | None
-    provenance: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +176,7 @@ class Shard:
             size = decode_size(first, path=path, num_bytes=num_bytes)
             raw = first + file.read(size - 8)
             header = decode(raw, path=path, num_bytes=num_bytes)
-            content = _content(header, path)
+            content = content_of(header, path)
             checksums = header.arrays["checksums"]
             file.seek(header.size + checksums.start)
             stored = np.frombuffer(file.read(checksums.num_bytes), dtype="<u4")
@@ -338,16 +292,6 @@ class Shard:
         self._checked[block] = True
 
 
-def rows_of(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
-    """Return [len(starts), length], a fresh array: ``length`` tokens of a 1-D array from each start on; one gather, no loop."""
-    last = len(tokens) - length
-    if last < 0 or (len(starts) and not (int(starts.min()) >= 0 and int(starts.max()) <= last)):
-        raise IndexError(f"a row of {length:,} tokens does not lie in an array of {len(tokens):,}.")
-    step = tokens.strides[0]
-    windows = np.lib.stride_tricks.as_strided(tokens, (last + 1, length), (step, step), writeable=False)
-    return np.asarray(windows[starts])
-
-
 def check_offsets(offsets: npt.NDArray[Any], where: str) -> None:
     """Raise FormatError at the first offset that is smaller than the one before; in pieces, so that memory stays small."""
     for start in range(0, len(offsets) - 1, 1 << 20):
@@ -358,69 +302,3 @@ def check_offsets(offsets: npt.NDArray[Any], where: str) -> None:
             raise FormatError(
                 f"{where}[{at + 1}] is {int(offsets[at + 1]):,}, after {int(offsets[at]):,}: offsets must not decrease: the file is damaged."
             )
-
-
-def _content(header: Header, path: str) -> Content:
-    """Check the metadata against the arrays and return what it says."""
-    data = header.metadata
-    version = data.get("format_version")
-    if type(version) is not int or version < 1:
-        raise FormatError(
-            f"{path}: format_version is {version!r}, expected 1 to {FORMAT_VERSION}: the file is damaged."
-        )
-    if version > FORMAT_VERSION:
-        raise FormatError(
-            f"{path}: format version {version} is newer than {FORMAT_VERSION}, the newest that this Millstream reads: update it."
-        )
-    if set(data) != _KEYS:
-        odd = ", ".join(sorted(set(data) ^ _KEYS))
-        raise FormatError(
-            f"{path}: the metadata's keys differ from those of format version {version} in {odd}: the file is damaged."
-        )
-    try:
-        content = _parse(data)
-    except (ValueError, TypeError) as error:
-        raise FormatError(f"{path}: {error}") from None
-    expected = arrays_of(
-        code_of(content.vocab_size),
-        content.fields,
-        num_tokens=content.num_tokens,
-        num_documents=content.num_documents,
-        ragged={name: array.shape[0] if array.shape else 0 for name, array in header.arrays.items()},
-    )
-    end = header.arrays["checksums"].start if "checksums" in header.arrays else 0
-    expected.append(checksums_of(end))
-    found = [(a.name, a.code, a.shape) for a in header.arrays.values()]
-    wanted = [(a.name, a.code, a.shape) for a in expected]
-    if found != wanted:
-        first = next((f, w) for f, w in zip([*found, None], [*wanted, None], strict=False) if f != w)
-        raise FormatError(
-            f"{path}: an array is {first[0]}, expected {first[1]} for the counts and fields of the header: the file is damaged."
-        )
-    return content
-
-
-def _parse(data: dict[str, Any]) -> Content:
-    for key, least, most in (("num_documents", 0, 2**62), ("num_tokens", 0, 2**62), ("vocab_size", 1, 2**32)):
-        if type(data[key]) is not int or not least <= data[key] <= most:
-            raise ValueError(f"{key} is {data[key]!r}, expected an integer from {least} to {most:,}.")
-    provenance = data["provenance"]
-    if not isinstance(provenance, dict) or not all(isinstance(value, str) for value in provenance.values()):
-        raise ValueError(f"provenance is {provenance!r}, expected an object of texts.")
-    tokenizer = None if data["tokenizer"] is None else TokenizerIdentity.from_json(data["tokenizer"])
-    if tokenizer is not None and tokenizer.vocab_size != data["vocab_size"]:
-        raise ValueError(f"vocab_size is {data['vocab_size']:,} but the tokenizer's is {tokenizer.vocab_size:,}.")
-    fields = fields_from_json(data["fields"])
-    return Content(
-        vocab_size=data["vocab_size"],
-        num_documents=data["num_documents"],
-        num_tokens=data["num_tokens"],
-        fields=fields,
-        tokenizer=tokenizer,
-        provenance=provenance,
-    )
-
-
-def code_of(vocab_size: int) -> str:
-    """Return the code of the narrowest dtype for ids below ``vocab_size``: U8, U16 or U32."""
-    return "U8" if vocab_size <= 2**8 else "U16" if vocab_size <= 2**16 else "U32"

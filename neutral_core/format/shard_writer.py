@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.container import CODES, DTYPES, Array, encode, header_size, place
+from neutral_core.format.content import FORMAT_VERSION, code_of
 from neutral_core.format.fields import Field, arrays_of, check_fields, checksums_of, counted_by, fields_to_json
 from neutral_core.format.files import fsync_folder, temporary_path, write_all
-from neutral_core.format.shard import FORMAT_VERSION, code_of
 from neutral_core.format.spool import BlockSums, Spool
 from neutral_core.format.tokenizer import TokenizerIdentity
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import Offsets
-from neutral_core.format.shard import rows_of
+from neutral_core.format.shard_like import rows_of
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096

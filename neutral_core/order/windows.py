@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.corpus import Corpus
-from neutral_core.format.shard import ShardLike
+from neutral_core.format.shard_like import ShardLike
 
 Int64 = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import neutral_core as nc
-from prep import convert, prepare
+from prep import convert, pieces, prepare
 from prep.tokenizers import Settings
 
 CHANGES = ("replace", "unlink", "rmdir", "mkdir", "fsync")
@@ -55,7 +55,7 @@ def preparation(folder: Path, validation: str | None) -> Callable[[Path], Any]:
     def work(destination: Path) -> None:
         tokenizer = Settings(kind="char", append_eos=True)
         prepare.prepare(
-            prepare.Options(
+            pieces.Options(
                 inputs=(str(source),), destination=destination, tokenizer=tokenizer, documents="line", tokens_per_shard=20 if validation else 10,
                 validation=validation, task_bytes=1000 if validation else 12,
             )

@@ -29,7 +29,8 @@ SEED = 20_260
 PREPARE = """
 import sys
 from pathlib import Path
-from prep.prepare import Options, prepare
+from prep.pieces import Options
+from prep.prepare import prepare
 from prep.tokenizers import Settings
 if __name__ == "__main__":
     try:

@@ -20,7 +20,8 @@ from neutral_core.format.publish import Workplace
 from prep import prepare as module
 from prep import tasks
 from prep.inspect import origin_of
-from prep.prepare import Options, lines_of, prepare
+from prep.pieces import Options
+from prep.prepare import lines_of, prepare
 from prep.tokenizers import Settings, open_stored
 
 NANOGPT = "karpathy+nanoGPT/data/shakespeare_char"

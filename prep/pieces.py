@@ -1,0 +1,210 @@
+"""A task of ``prepare``: the documents of some ranges are read, tokenized and written as pieces, one for each side of the split.
+
+A piece is a shard file of ours. A small result file appears beside it last, by rename: a task whose result is there is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import neutral_core as nc
+from neutral_core.format import canonical
+from neutral_core.format.files import write_file
+from neutral_core.format.shard_writer import Schema, ShardWriter
+from neutral_core.format.writer import TOKENS_PER_SHARD
+from prep.readers.documents import Document, Tally, read_documents
+from prep.readers.inputs import TASK_BYTES, Range
+from prep.tokenizers import Settings, open_tokenizer, with_edges
+
+_BATCH_CHARACTERS = 1 << 20
+_BATCH_DOCUMENTS = 4096
+ORIGIN_FIELDS = {"document.line": nc.Field(dtype="int64"), "ragged.path": nc.Field(dtype="uint8")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What is asked of ``prepare``.
+
+    Attributes:
+        inputs: files and folders. destination: folder of the corpus to be.
+        tokenizer: see prep.tokenizers.Settings.
+        glob, documents (rule), text_key, on_bad: see prep.readers.
+        validation: decimal text of the share of documents that make a validation corpus, by a hash of their text; None: none.
+        origin: store each document's file and line.
+        tokens_per_shard, workers, restart: see ShardSeries, tasks.run, tasks.start.
+        task_bytes: how the work is cut.
+    """
+
+    inputs: tuple[str, ...]
+    destination: Path
+    tokenizer: Settings
+    glob: str | None = None
+    documents: str = "file"
+    text_key: str = "text"
+    on_bad: str = "error"
+    validation: str | None = None
+    origin: bool = True
+    tokens_per_shard: int = TOKENS_PER_SHARD
+    workers: int = 1
+    restart: bool = False
+    task_bytes: int = TASK_BYTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One task, for a worker: its number, its ranges, and what to do with them."""
+
+    number: int
+    ranges: tuple[Range, ...]
+    folder: Path
+    options: Options
+
+
+def splits_of(share: Fraction | None) -> tuple[str, ...]:
+    """Return the folders below the destination that become corpora; "" is the destination itself."""
+    return ("",) if share is None else ("train", "validation")
+
+
+def share_of(text: str | None) -> Fraction | None:
+    """Return the validation share as an exact rational; raise ValueError unless it is between 0 and 1."""
+    if text is None:
+        return None
+    try:
+        share = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 < share < 1:
+        raise ValueError(f"validation is {text!r}, expected a share between 0 and 1, such as 0.01.")
+    return share
+
+
+def characters_of(job: Job) -> str:
+    """Return the characters that occur in the documents of a task, sorted."""
+    found: set[str] = set()
+    for part in job.ranges:
+        for document in _documents(part, job.options, Tally()):
+            found.update(document.text)
+    return "".join(sorted(found))
+
+
+def _documents(part: Range, options: Options, tally: Tally) -> Iterator[Document]:
+    return read_documents(part, rule=options.documents, text_key=options.text_key, on_bad=options.on_bad, tally=tally)
+
+
+@lru_cache(maxsize=1)
+def tokenizer_of(settings: Settings) -> Any:
+    """Open the tokenizer once a process: some take a second."""
+    return open_tokenizer(settings)
+
+
+def tokenize(job: Job) -> dict[str, Any]:
+    """Write the pieces of a task, unless an earlier run has; return its result."""
+    result_path = job.folder / f"{job.number:06}.json"
+    if result_path.exists():
+        return canonical.loads(result_path.read_bytes())  # type: ignore[no-any-return]
+    share = share_of(job.options.validation)
+    pieces = {split: _Piece(job, split, share) for split in splits_of(share)}
+    tallies = []
+    try:
+        for part in job.ranges:
+            tally = Tally()
+            tallies.append(tally)
+            for document in _documents(part, job.options, tally):
+                pieces[_side(document.text, share)].add(document.text, document.line, part.input.name)
+        for piece in pieces.values():
+            piece.close()
+    except BaseException:
+        for piece in pieces.values():
+            piece.writer.abort()
+        raise
+    result = {
+        "documents": sum(piece.writer.num_documents for piece in pieces.values()),
+        "tokens": sum(piece.writer.num_tokens for piece in pieces.values()),
+        "text_bytes": {split: piece.text_bytes for split, piece in pieces.items()},
+        "stored_bytes": sum(_size_of(part) for part in job.ranges),
+        "lines": [tally.num_lines for tally in tallies],
+        "empty_lines": sum(tally.num_empty_lines for tally in tallies),
+        "skipped": sum(tally.num_skipped for tally in tallies),
+        "reasons": [reason for tally in tallies for reason in tally.reasons or []],
+    }
+    write_file(result_path, canonical.dumps(result))
+    return result
+
+
+class _Piece:
+    """The documents of one task on one side of the split, tokenized some at a time."""
+
+    def __init__(self, job: Job, split: str, share: Fraction | None) -> None:
+        self._tokenizer = tokenizer_of(job.options.tokenizer)
+        self._origin = job.options.origin
+        self._texts: list[str] = []
+        self._lines: list[int] = []
+        self._paths: list[bytes] = []
+        self._characters = 0
+        self.text_bytes = 0
+        path = piece_path(job, split)
+        path.unlink(missing_ok=True)  # finished by a run that was stopped before it wrote the result
+        self.writer = ShardWriter(path, schema_of(self._tokenizer.identity, job.options))
+
+    def add(self, text: str, line: int, path: str) -> None:
+        self._texts.append(text)
+        self._lines.append(line)
+        self._paths.append(path.encode("utf-8", errors="surrogateescape"))
+        self._characters += len(text)
+        if self._characters >= _BATCH_CHARACTERS or len(self._texts) >= _BATCH_DOCUMENTS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self.writer.close()
+
+    def _flush(self) -> None:
+        identity = self._tokenizer.identity
+        ids, lengths = self._tokenizer.encode(self._texts)
+        self.text_bytes += sum(len(text.encode("utf-8")) for text in self._texts)
+        tokens, lengths = with_edges(
+            ids, lengths, bos=identity.bos_id, eos=identity.eos_id, dtype=self.writer.schema.dtype
+        )
+        fields: dict[str, Any] = {}
+        if self._origin:
+            joined = np.frombuffer(b"".join(self._paths), dtype=np.uint8)
+            fields["document.line"] = np.array(self._lines, dtype=np.int64)
+            fields["ragged.path"] = (joined, np.array([len(path) for path in self._paths], dtype=np.int64))
+        self.writer.add_many(tokens, lengths, fields)
+        self._texts, self._lines, self._paths, self._characters = [], [], [], 0
+
+
+def schema_of(identity: nc.TokenizerIdentity, options: Options) -> Schema:
+    """Return what pieces and shards declare."""
+    provenance = {"documents": options.documents, "made by": "millstream prepare"}
+    return Schema(
+        vocab_size=identity.vocab_size,
+        tokenizer=identity,
+        fields=ORIGIN_FIELDS if options.origin else {},
+        provenance=provenance,
+    )
+
+
+def piece_path(job: Job, split: str) -> Path:
+    """Return the file of a task's piece on one side of the split."""
+    return job.folder / f"{job.number:06}.{split or 'all'}.safetensors"
+
+
+def _size_of(part: Range) -> int:
+    return (part.input.num_bytes if part.stop is None else part.stop) - part.start
+
+
+def _side(text: str, share: Fraction | None) -> str:
+    """Return the split that a text belongs to: equal texts are on the same side, always."""
+    if share is None:
+        return ""
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, person=b"millstream-split").digest()
+    return "validation" if int.from_bytes(digest, "little") < share * 2**64 else "train"
