@@ -38,12 +38,12 @@ def read_tokens(
         *(x[in_place].tolist() for x in (segments, pieces.start, pieces.length)), strict=True
     ):
         shard = stretches.shards[segment]
-        tokens = shard.token_array()
+        tokens = shard.token_view()
         if tokens is None:
             found.append(shard.read(start, start + count).data)
         else:
-            found.append(tokens.data[start : start + count])
-    if all(piece.format == found[0].format for piece in found) and found[0].itemsize == dtype.itemsize:
+            found.append(tokens[start : start + count])
+    if stretches.dtypes == {dtype}:
         # One join of memoryviews costs half of copying each of them by a statement of its own.
         return np.frombuffer(bytearray().join(found), dtype=dtype).reshape(num_rows, length)
     return np.concatenate([np.asarray(piece) for piece in found]).astype(dtype).reshape(num_rows, length)

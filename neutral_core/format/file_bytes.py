@@ -49,7 +49,7 @@ class FileBytes:
         self.access = access
         self._map: Bytes | None = None
         self._file: io.FileIO | None = None
-        self.views: dict[str, npt.NDArray[Any]] = {}  # arrays made from the map, let go with it
+        self.views: dict[str, memoryview] = {}  # parts of the map that are asked for row by row, let go with it
 
     def map(self) -> Bytes:
         """Return uint8[num_bytes], a read-only view of the map; raise OSError where the file is gone or has changed its size."""

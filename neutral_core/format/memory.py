@@ -32,9 +32,9 @@ class MemoryShard:
         state.update(self.array.tobytes())
         return state.hexdigest()
 
-    def token_array(self) -> npt.NDArray[Any]:
+    def token_view(self) -> memoryview:
         """See ShardLike."""
-        return self.array
+        return self.array.data
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See ShardLike."""

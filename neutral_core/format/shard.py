@@ -99,18 +99,16 @@ class Shard:
             digest=self._digest(),
         )
 
-    def token_array(self) -> Tokens | None:
+    def token_view(self) -> memoryview | None:
         """See ShardLike."""
         if self.access != "map" or self.check != "headers":
             return None
         if self._header is None:
             self._open()
-        tokens = self._file.views.get("tokens")
-        if tokens is None:
-            array = self._arrays["tokens"]
-            tokens = self._file.read(self._start, self._start + array.num_bytes).view(array.dtype)
-            self._file.views["tokens"] = tokens
-        return tokens
+        view = self._file.views.get("tokens")
+        if view is None:
+            view = self._file.views["tokens"] = self.items("tokens", 0, self.num_tokens).data
+        return view
 
     def read(self, start: int, stop: int) -> Tokens:
         """See ShardLike; raises IndexError outside the shard."""
@@ -119,9 +117,9 @@ class Shard:
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
         """See ShardLike."""
-        tokens = self.token_array()
+        tokens = self.token_view()
         if tokens is not None:
-            return rows_of(tokens, starts, length)
+            return rows_of(np.asarray(tokens), starts, length)
         return np.stack([self.read(start, start + length) for start in starts.tolist()])
 
     def offsets(self) -> Offsets:

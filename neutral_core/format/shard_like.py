@@ -18,8 +18,8 @@ class ShardLike(Protocol):
     num_documents: int
     num_tokens: int
 
-    def token_array(self) -> Tokens | None:
-        """Return all tokens as one read-only array if they may be indexed freely, else None: each access goes through ``read``."""
+    def token_view(self) -> memoryview | None:
+        """Return all tokens, read-only, if they may be sliced freely, else None: each access goes through ``read``."""
         ...
 
     def read(self, start: int, stop: int) -> Tokens:

@@ -78,14 +78,14 @@ class FlatShard:
         self.num_documents = num_documents
         self.num_tokens = (file.num_bytes - start_byte) // stored.dtype.itemsize
 
-    def token_array(self) -> npt.NDArray[Any] | None:
+    def token_view(self) -> memoryview | None:
         """See ShardLike; None where ids have to be checked as they are read."""
         if self._stored.most is not None or self._file.access != "map":
             return None
-        tokens = self._file.views.get("tokens")
-        if tokens is None:
-            tokens = self._file.views["tokens"] = self._file.map()[self._start :].view(self._stored.dtype)
-        return tokens
+        view = self._file.views.get("tokens")
+        if view is None:
+            view = self._file.views["tokens"] = self.read(0, self.num_tokens).data
+        return view
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""

@@ -64,6 +64,7 @@ class Stretches:
     """
 
     def __init__(self, runs: Sequence[tuple[Corpus, int, int]]) -> None:
+        self.dtypes = {corpus.dtype for corpus, _, _ in runs}
         self.shards: list[ShardLike] = []
         self.first_documents: list[int] = []
         self.shard_numbers: list[int] = []
