@@ -1,0 +1,173 @@
+"""The core's loader, with its rows as global jax.Arrays.
+
+    sharding's own index map ──▶ rows of this process ──core──▶ numpy, once per row ──▶ a shard per device ──▶ global arrays
+
+Which rows a process reads follows from the sharding alone, never from the number of the process: meshes that interleave processes, or
+replicate the batch over them, are served right. The global shape is always given, so a process can't change it by holding fewer rows.
+
+Host memory: JAX's CPU backend aliases numpy memory that is aligned, and transfers to other devices may still be under way when a call
+returns. Here no array is ever written after it went to JAX: each chunk that the core reads is fresh memory and is never used again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import NamedSharding, PartitionSpec
+
+import neutral_core as nc
+
+HOST_KEYS = ("sample",)  # int64 would wrap to int32 on a device
+
+
+class Loader:
+    """Serve a plan's global batches in order, as global arrays; an iterator, also a context manager.
+
+    Args:
+        plan: what to serve.
+        batch_size: of the *global* batch, in rows; divisible by the number of parts into which the sharding cuts rows.
+        sharding: a NamedSharding whose first axis is rows and whose second, if it has one, is tokens; one-dimensional arrays take its first only.
+        num_samples: the pass ends before this sample; None: never.
+        last: what becomes of the samples after the last whole batch of a finite pass: ``drop``, or ``pad``: a last batch with padding rows
+            (sample −1, no loss). With ``pad`` every batch has the key ``loss_mask``. All processes take the same number of steps either way.
+        threads: that read ahead on the host; 0 reads when asked.
+        depth: batches whose transfer has begun before they are asked for, ≥ 0.
+
+    Attributes:
+        rows: int64[r], ascending: the rows of each global batch that the devices of this process hold; each is read once.
+
+    Each batch is a dict. ``tokens`` uint8/16/32 [batch_size, seq_len + 1 + extra_tokens], narrow as stored (``unpack`` widens on the device);
+    ``source`` int32[batch_size]; with a plan's ``documents`` also ``segment_ids`` and ``positions`` int32, as tokens; with ``pad`` also
+    ``loss_mask`` bool [batch_size, seq_len]: global arrays. ``sample`` stays a numpy int64[r]: of this process' ``rows``, in their order. Leave
+    it out of what you give to jit: without x64 JAX would wrap it silently.
+
+    ``get_state()`` counts the batches that the caller received, not those ahead; it is the same on every process and resumes at any sharding,
+    ``batch_size``, ``threads`` and ``depth``.
+
+    Raises:
+        TypeError: the sharding is no NamedSharding.
+        ValueError: an argument outside its range; a batch size that the sharding does not divide, with the nearest that it does.
+        FormatError, OSError: from the iteration, when a shard is damaged or cannot be read; up to ``depth`` batches before it would be served.
+    """
+
+    def __init__(
+        self,
+        plan: nc.Plan,
+        *,
+        batch_size: int,
+        sharding: NamedSharding,
+        num_samples: int | None = None,
+        last: str = "drop",
+        threads: int = 1,
+        depth: int = 2,
+    ) -> None:
+        if type(depth) is not int or depth < 0:
+            raise ValueError(f"depth is {depth!r}, expected an integer from 0 on.")
+        self._shardings = {ndim: _with_axes(sharding, ndim) for ndim in (1, 2)}
+        _check_divides(self._shardings, batch_size, plan, last)
+        self.plan = plan
+        self.batch_size = batch_size
+        self.sharding = sharding
+        self.depth = depth
+        self.rows = _addressable_rows(self._shardings[1], batch_size)
+        self._reader = nc.Loader(
+            plan, batch_size=batch_size, rows=self.rows, num_samples=num_samples, last=last, threads=threads
+        )
+        self._ahead: deque[dict[str, Any]] = deque()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """Return the next batch, its transfer perhaps still under way; raise StopIteration at the end of a finite pass."""
+        while len(self._ahead) <= self.depth and (batch := next(self._reader, None)) is not None:
+            self._ahead.append(
+                {key: rows if key in HOST_KEYS else self._global_array(rows) for key, rows in batch.items()}
+            )
+        if not self._ahead:
+            raise StopIteration
+        return self._ahead.popleft()
+
+    def __len__(self) -> int:
+        """Return the batches still to come; raise TypeError for an endless pass."""
+        return len(self._reader) + len(self._ahead)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the cursor before the next batch: a small JSON-able dict, the same on every process."""
+        state = self._reader.get_state()
+        return state | {"sample": state["sample"] - len(self._ahead) * self.batch_size}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken; O(1). Raise StateError, naming the part that differs, for another plan's or other data's."""
+        self._reader.set_state(state)
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Stop the threads; what was read ahead is dropped. Done by ``with``."""
+        self._reader.close()
+        self._ahead.clear()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _global_array(self, rows: npt.NDArray[Any]) -> jax.Array:
+        """Return the global array of which this process holds ``rows``; may alias them, so nobody writes to them any more."""
+
+        def shard(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
+            assert index is not None  # JAX gives each shard's place in the global array
+            start, stop, _ = index[0].indices(self.batch_size)
+            at = int(np.searchsorted(self.rows, start))
+            part: npt.NDArray[Any] = rows[(slice(at, at + stop - start), *index[1:])]
+            return part
+
+        return jax.make_array_from_callback((self.batch_size, *rows.shape[1:]), self._shardings[rows.ndim], shard)
+
+
+def _with_axes(sharding: NamedSharding, ndim: int) -> NamedSharding:
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(f"sharding is a {type(sharding).__name__}, expected a jax.sharding.NamedSharding.")
+    spec = PartitionSpec(*sharding.spec[:ndim])  # type: ignore[no-untyped-call]  # JAX leaves it untyped
+    return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
+
+
+def _addressable_rows(sharding: NamedSharding, batch_size: int) -> npt.NDArray[np.int64]:
+    """Return the rows that devices of this process hold, ascending, each once."""
+    indices = sharding.addressable_devices_indices_map((batch_size,)).values()
+    parts = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
+    if not parts:
+        raise ValueError("sharding: its mesh has no device of this process; make the loader where there is one.")
+    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in sorted(parts)])
+
+
+def _check_divides(shardings: Mapping[int, NamedSharding], batch_size: int, plan: nc.Plan, last: str) -> None:
+    parts = _num_parts(shardings[1], 0, 1)
+    if type(batch_size) is int and batch_size % parts:
+        lower = batch_size // parts * parts
+        near = f"{lower} or {lower + parts}" if lower > 0 else f"{parts}"
+        raise ValueError(
+            f"batch_size is {batch_size}, which the {parts} parts of the sharding's rows do not divide: the nearest that they do: {near}."
+        )
+    columns = _num_parts(shardings[2], 1, 2)
+    widths = {plan.row_length} | ({plan.seq_len} if last == "pad" else set())
+    if any(width % columns for width in widths):
+        raise ValueError(
+            f"sharding: it cuts rows of {' and '.join(map(str, sorted(widths)))} into {columns} parts, which do not divide them: "
+            "shard rows only and cut the sequence after unpack, or choose the plan's extra_tokens."
+        )
+
+
+def _num_parts(sharding: NamedSharding, axis: int, ndim: int) -> int:
+    """Return into how many parts a sharding cuts an axis; they divide the number of the mesh's devices."""
+    size = int(sharding.mesh.size)
+    return size // int(sharding.shard_shape((size,) * ndim)[axis])

@@ -1,0 +1,141 @@
+"""The core's loader, with its rows as tensors on the device, sent ahead of the step that uses them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+import neutral_core as nc
+from torch_adapter.ranks import data_parallel_rank
+from torch_adapter.transfer import AcceleratorEngine, Copied, HostEngine, Ring, Tensors
+from torch_adapter.widen import widen
+
+AHEAD = 2  # batches under way to an accelerator before they are asked for
+KEPT = ("sample", "loss_mask")
+
+
+class Loader:
+    """Serve a plan's global batches in order, this rank's rows of each as tensors; an iterator, also a context manager.
+
+    Args:
+        plan: what to serve.
+        batch_size: of the *global* batch, in rows; divisible by the number of ranks.
+        device: of the tensors; None: the accelerator if torch sees one, else the CPU.
+        dtype: of token ids, segment_ids, positions and source: torch.int64 or torch.int32.
+        dp_rank, dp_world_size: this process' share; left out: torch.distributed's where it is initialised, else all of it.
+        num_samples, last, threads: as in ``neutral_core.Loader``.
+
+    Each batch is a dict of new tensors with the keys of ``Plan.read``: ``tokens``, ``segment_ids``, ``positions``, ``source`` of ``dtype``,
+    ``sample`` int64, ``loss_mask`` bool. Ids travel as stored and are widened on the device. On an accelerator ``AHEAD`` batches are under
+    way before they are asked for, through AHEAD + 1 sets of pinned buffers; on the CPU nothing is staged.
+
+    ``state_dict()`` counts the batches that the caller received, not those ahead.
+
+    Raises:
+        ValueError: an argument outside its range; an id of 2^31 or more with torch.int32.
+        FormatError, OSError: from the iteration, when a shard is damaged or cannot be read.
+    """
+
+    def __init__(
+        self,
+        plan: nc.Plan,
+        *,
+        batch_size: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.int64,
+        dp_rank: int | None = None,
+        dp_world_size: int | None = None,
+        num_samples: int | None = None,
+        last: str = "drop",
+        threads: int = 1,
+    ) -> None:
+        if dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"dtype is {dtype}, expected torch.int64 or torch.int32.")
+        rank, world_size = data_parallel_rank(dp_rank, dp_world_size)
+        self.plan = plan
+        self.dtype = dtype
+        self.device = _device(device)
+        self._reader = nc.Loader(
+            plan,
+            batch_size=batch_size,
+            dp_rank=rank,
+            dp_world_size=world_size,
+            num_samples=num_samples,
+            last=last,
+            threads=threads,
+        )
+        self._send, self._depth = _sender(self.device, partial(widen_all, dtype=dtype))
+        self._ahead: deque[tuple[Tensors, Copied]] = deque()
+
+    def __iter__(self) -> Iterator[Tensors]:
+        return self
+
+    def __next__(self) -> Tensors:
+        """Return the next batch; raise StopIteration at the end of a finite pass."""
+        while len(self._ahead) <= self._depth and (batch := next(self._reader, None)) is not None:
+            self._check_range(batch)
+            self._ahead.append(self._send(batch))
+        if not self._ahead:
+            raise StopIteration
+        tensors, copied = self._ahead.popleft()
+        copied.order(tensors)
+        return tensors
+
+    def __len__(self) -> int:
+        """Return the batches still to come; raise TypeError for an endless pass."""
+        return len(self._reader) + len(self._ahead)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor before the next batch: a small JSON-able dict, the same on every rank."""
+        state = self._reader.get_state()
+        return state | {"sample": state["sample"] - len(self._ahead) * self._reader.batch_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, of this loader or of the core's or JAX's; raise StateError for another plan's."""
+        self._reader.set_state(state)
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
+        self._reader.close()
+        self._ahead.clear()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_range(self, batch: nc.Batch) -> None:
+        tokens = batch["tokens"]
+        if self.dtype == torch.int32 and tokens.dtype == np.uint32 and tokens.size and int(tokens.max()) >= 2**31:
+            raise ValueError(f"the id {int(tokens.max()):,} does not fit torch.int32: ask for dtype=torch.int64.")
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return torch.device("cpu") if found is None else found
+
+
+def widen_all(tensors: Tensors, dtype: torch.dtype) -> Tensors:
+    """Return a batch with its ids as ``dtype``, on the device where they are."""
+    return {key: rows if key in KEPT else widen(rows, dtype) for key, rows in tensors.items()}
+
+
+def _sender(
+    device: torch.device, finish: Callable[[Tensors], Tensors]
+) -> tuple[Callable[[nc.Batch], tuple[Tensors, Copied]], int]:
+    """Return what sends a batch to a device, and how many are sent ahead."""
+    if device.type == "cpu":
+        return partial(HostEngine().send, finish=finish), 0
+    return Ring(AcceleratorEngine(device), finish, slots=AHEAD + 1).send, AHEAD
