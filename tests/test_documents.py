@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,20 +48,26 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of grain's and JAX's own imports
 def test_the_readmes_commands_and_its_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks("console"):
         for line in block.splitlines():
             command = shlex.split(line.removeprefix("$ "), comments=True)
             assert command[0] == "millstream"
             assert main(command[1:]) == 0, line
-    (python,) = blocks("python")
-    names: dict[str, object] = {}
-    exec(compile(python, "README.md", "exec"), names)
-    batch = names["batch"]
-    assert isinstance(batch, dict)
-    assert batch["tokens"].shape == (4, 129)
-    assert batch["tokens"].dtype == np.uint16
+    core, torch, jax, grain = blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(core, "README.md", "exec"), names)
+    assert names["batch"]["tokens"].shape == (4, 129)
+    assert names["batch"]["tokens"].dtype == np.uint16
     assert "TracedRow" in capsys.readouterr().out
+    expected = names["plan"].read(np.arange(16))["tokens"]
+    for block, library, key in ((torch, "torch", "tokens"), (jax, "jax", "inputs"), (grain, "grain", "tokens")):
+        pytest.importorskip(library)
+        assert len(block.splitlines()) < 15
+        exec(compile(block, "README.md", "exec"), names)
+        rows = np.asarray(names["batch"][key])
+        assert np.array_equal(rows, expected[:, : rows.shape[1]])
 
 
 def test_the_readmes_conversion_has_the_documents_of_the_pair(place: Path) -> None:
