@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import os
 import re
@@ -27,6 +28,12 @@ from prep.tokenizers import Settings
 
 def run() -> NoReturn:
     """Run the command on the process' arguments and exit."""
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a character that the terminal cannot show is no reason to fail after the work
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 
@@ -40,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read the output has gone
+        return 1
+    except MemoryError as error:
+        print(f"millstream {options.command}: the memory ran out ({error}): give fewer --workers.", file=sys.stderr)
         return 1
     except (nc.FormatError, ValueError, OSError, KeyError, IndexError, MissingExtraError) as error:
         text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
@@ -163,7 +173,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
     )
     parser.add_argument(
-        "--restart", action="store_true", help="discard what a stopped run with other settings left in DST"
+        "--restart", action="store_true", help="discard what a stopped run left in DST, instead of going on from it"
     )
     parser.add_argument("--json", action="store_true", help="print the report as plain data")
 
@@ -240,13 +250,9 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _verify(options: argparse.Namespace) -> None:
-    corpus = _open(options)
-    corpus.verify()
-    print(
-        f"{options.path}: {corpus.num_documents:,} documents and {corpus.num_tokens:,} tokens in {corpus.num_shards:,} shards are as they were written"
-    )
-    for note in corpus.notes:
-        print(f"  note: {note}")
+    from prep import inspect
+
+    print("\n".join(inspect.verify(_open(options), options.path)))
 
 
 def _open(options: argparse.Namespace) -> nc.Corpus:

@@ -1,13 +1,15 @@
 """``millstream convert``: a data set of another layout becomes a corpus, token for token, document for document.
 
-The source is opened in place and cut into shards by whole documents; each shard is one task, kept by a rerun. Then the corpus is compared with the
-source and its checksums are checked.
+The source is opened in place and cut into shards by whole documents; each shard is one task, kept by a rerun. Then each is compared with the source
+and its checksums are checked; only what has passed is published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from neutral_core.format.publish import publish, shard_name
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from prep import tasks
+from prep.compare import compare
 from prep.progress import Progress
 from prep.report import why_dtype
-from prep.tokenizers import DEFINITION, Settings, open_tokenizer
+from prep.tokenizers import DEFINITION, Settings, Tokenizer, open_tokenizer
 
 _CHUNK_TOKENS = 1 << 19
 _CHUNK_DOCUMENTS = 1 << 16
@@ -37,7 +40,7 @@ class Options:
         tokenizer: that made the ids, if it is known.
         vocab_size: number of ids, where the tokenizer is not known; None: all that the stored width can hold.
         tokens_per_shard: a shard ends before the document that would exceed it.
-        verify: compare the result with the source.
+        verify: compare the result with the source before it is published.
         workers, restart: see tasks.
     """
 
@@ -53,20 +56,40 @@ class Options:
     workers: int = 1
     restart: bool = False
 
-    def open(self) -> nc.Corpus:
-        """Open the source."""
-        return nc.open_corpus(self.source, layout=self.layout, dtype=self.dtype, boundaries=self.boundaries)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """One shard: documents first … last of a source that is opened again in the worker."""
+    """One shard: documents first … last of the source that had this fingerprint."""
 
-    source: nc.Corpus
+    options: Options
+    fingerprint: str
     first: int
     last: int
     path: Path
     schema: Schema
+
+    def place(self) -> Path:
+        """Return where the shard is: where an interrupted publication has put it, or where it is written."""
+        final = self.options.destination / self.path.name
+        return final if final.exists() else self.path
+
+
+@lru_cache(maxsize=1)
+def _source(options: Options) -> nc.Corpus:
+    """Open the source once a process: a rule such as eos:ID costs a pass over the whole file."""
+    return nc.open_corpus(
+        options.source, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries, check="blocks"
+    )
+
+
+def _source_of(job: _Job) -> nc.Corpus:
+    """Return the source of a job; raise FormatError where it is no longer what the jobs were cut from."""
+    source = _source(job.options)
+    if source.fingerprint != job.fingerprint:
+        raise nc.FormatError(
+            f"{job.options.source}: it was changed while it was being converted: wait until nothing writes to it, then convert it with --restart."
+        )
+    return source
 
 
 def convert(options: Options) -> dict[str, Any]:
@@ -76,17 +99,19 @@ def convert(options: Options) -> dict[str, Any]:
         FormatError: the source is damaged, or the result differs from it (which only a failing disk can bring about).
         ValueError: an option; FileNotFoundError, FileExistsError, BlockingIOError: see open_corpus and tasks.start.
     """
-    source = options.open()
+    _source.cache_clear()  # the file may have changed since an earlier call
+    source = _source(options)
     if source.fields:
         raise ValueError(
             f"{options.source}: it has the fields {', '.join(source.fields)}, which a conversion would lose: it is a corpus already."
         )
     tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
-    vocab_size = options.vocab_size or 2 ** (8 * source.dtype.itemsize)
+    vocab_size = options.vocab_size or source.vocab_size or 2 ** (8 * source.dtype.itemsize)
     notes = list(source.notes)
+    told = tokenizer is not None or options.vocab_size is not None or source.vocab_size is not None
     if tokenizer is not None:
         vocab_size = tokenizer.identity.vocab_size
-    elif options.vocab_size is None:
+    elif not told:
         notes.append(
             f"the source does not say how many ids its vocabulary has: all {vocab_size:,} that {source.dtype} can hold were declared; give "
             "--tokenizer or --vocab-size to declare fewer."
@@ -106,45 +131,31 @@ def convert(options: Options) -> dict[str, Any]:
         "tokens_per_shard": options.tokens_per_shard,
     }
     place = tasks.start(options.destination, record, restart=options.restart)
+    if place is None and options.verify:
+        compare(source, nc.open_corpus(options.destination), str(options.destination))
     if place is not None:
         with place:
             folder = place.path / "shards"
             folder.mkdir(exist_ok=True)
             jobs = [
-                _Job(source=source, first=first, last=last, path=folder / shard_name(number), schema=schema)
+                _Job(
+                    options=options,
+                    fingerprint=source.fingerprint,
+                    first=first,
+                    last=last,
+                    path=folder / shard_name(number),
+                    schema=schema,
+                )
                 for number, (first, last) in enumerate(_cut(source, options.tokens_per_shard))
             ]
-            largest = _run(source, jobs, options)
-            if largest >= 0 and tokenizer is None and options.vocab_size is None:
+            largest = _run("convert", _write, source, jobs, options.workers)
+            if largest >= 0 and not told:
                 notes.append(f"the largest id that occurs is {largest:,}.")
-            extra = {} if tokenizer is None or tokenizer.definition is None else {DEFINITION: tokenizer.definition}
-            publish(options.destination, [job.path for job in jobs], extra)
+            if options.verify:
+                _run("verify", _verify, source, jobs, options.workers)
+            publish(options.destination, [job.path for job in jobs], _definition(options, source, tokenizer))
             tasks.finish(options.destination)
-    if options.verify:
-        compare(source, nc.open_corpus(options.destination))
     return _report(options, source, notes)
-
-
-def compare(source: nc.Corpus, copy: nc.Corpus) -> None:
-    """Check every checksum of ``copy``, and compare it with ``source`` document for document and token for token; raise FormatError."""
-    if (copy.num_documents, copy.num_tokens) != (source.num_documents, source.num_tokens):
-        raise nc.FormatError(
-            f"{copy!r} holds {copy.num_documents:,} documents and {copy.num_tokens:,} tokens, its source {source.num_documents:,} and "
-            f"{source.num_tokens:,}: convert it again."
-        )
-    with Progress("verify", source.num_tokens * copy.dtype.itemsize) as progress:
-        copy.verify()
-        for start in range(0, source.num_documents, _CHUNK_DOCUMENTS):
-            stop = min(start + _CHUNK_DOCUMENTS, source.num_documents)
-            if not np.array_equal(source.document_offsets(start, stop), copy.document_offsets(start, stop)):
-                raise nc.FormatError(
-                    f"{copy!r}: documents {start:,} … {stop:,} begin elsewhere than in the source: convert it again."
-                )
-        for start in range(0, source.num_tokens, _CHUNK_TOKENS):
-            stop = min(start + _CHUNK_TOKENS, source.num_tokens)
-            if not np.array_equal(source.tokens(start, stop), copy.tokens(start, stop)):
-                raise nc.FormatError(f"{copy!r}: tokens {start:,} … {stop:,} differ from the source: convert it again.")
-            progress.add((stop - start) * copy.dtype.itemsize, 0, stop - start)
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
@@ -182,11 +193,13 @@ def _cut(source: nc.Corpus, tokens_per_shard: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _run(source: nc.Corpus, jobs: list[_Job], options: Options) -> int:
-    """Write the shards; return the largest id, −1 where there is none or a shard was already there."""
+def _run(
+    what: str, function: Callable[[_Job], tuple[int, int, int]], source: nc.Corpus, jobs: Sequence[_Job], workers: int
+) -> int:
+    """Do something to each shard; return the largest id, −1 where there is none."""
     largest = -1
-    with Progress("convert", source.num_tokens * source.dtype.itemsize) as progress:
-        for num_tokens, num_documents, largest_in_shard in tasks.run(_write, jobs, options.workers):
+    with Progress(what, source.num_tokens * source.dtype.itemsize) as progress:
+        for num_tokens, num_documents, largest_in_shard in tasks.run(function, jobs, workers):
             largest = max(largest, largest_in_shard)
             progress.add(num_tokens * source.dtype.itemsize, num_documents, num_tokens)
     return largest
@@ -194,28 +207,51 @@ def _run(source: nc.Corpus, jobs: list[_Job], options: Options) -> int:
 
 def _write(job: _Job) -> tuple[int, int, int]:
     """Write one shard, unless an earlier run has; return its tokens, its documents and its largest id."""
-    first_token, last_token = (int(job.source.document_offsets(at, at)[0]) for at in (job.first, job.last))
-    counts = last_token - first_token, job.last - job.first
-    final = job.path.parents[2] / job.path.name  # where an interrupted publication has put it already
-    if job.path.exists() or final.exists():
-        return (*counts, -1)
+    source = _source_of(job)
     largest = -1
+    if job.place().exists():
+        shard = nc.open_corpus(job.place())
+        for start in range(0, shard.num_tokens, _CHUNK_TOKENS):
+            largest = max(largest, int(shard.tokens(start, min(start + _CHUNK_TOKENS, shard.num_tokens)).max()))
+        return shard.num_tokens, shard.num_documents, largest
     with ShardWriter(job.path, job.schema) as writer:
-        for offsets in _chunks(job.source, job.first, job.last):
-            tokens = job.source.tokens(int(offsets[0]), int(offsets[-1]))
+        for offsets in _chunks(source, job.first, job.last):
+            tokens = source.tokens(int(offsets[0]), int(offsets[-1]))
             if len(tokens):
                 largest = max(largest, int(tokens.max()))
-                _check_largest(largest, job, offsets, tokens)
+                _check_largest(largest, source, job, offsets, tokens)
             writer.add_many(tokens, np.diff(offsets))
-    return (*counts, largest)
+    return writer.num_tokens, writer.num_documents, largest
 
 
-def _check_largest(largest: int, job: _Job, offsets: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> None:
+def _verify(job: _Job) -> tuple[int, int, int]:
+    """Compare one shard with the source; return what ``_write`` does, but for the largest id."""
+    shard = nc.open_corpus(job.place())
+    compare(_source_of(job), shard, str(job.place()), job.first, job.last)
+    return shard.num_tokens, shard.num_documents, -1
+
+
+def _definition(options: Options, source: nc.Corpus, tokenizer: Tokenizer | None) -> dict[str, bytes]:
+    """Return the file that rows decode by: the tokenizer's that was given, or the one beside a source of ours."""
+    if tokenizer is not None:
+        return {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
+    path = Path(options.source).expanduser()
+    path = (path if path.is_dir() else path.parent) / DEFINITION
+    if source.tokenizer is not None and path.is_file():
+        definition = path.read_bytes()
+        if hashlib.sha256(definition).hexdigest() == source.tokenizer.sha256:
+            return {DEFINITION: definition}
+    return {}
+
+
+def _check_largest(
+    largest: int, source: nc.Corpus, job: _Job, offsets: npt.NDArray[np.int64], tokens: npt.NDArray[Any]
+) -> None:
     """Refuse an id that the declared vocabulary does not hold, by its place in the source."""
     if largest >= job.schema.vocab_size:
         place = int(offsets[0]) + int(np.flatnonzero(tokens >= job.schema.vocab_size)[0])
         number = int(np.searchsorted(offsets, place, side="right")) - 1
-        document = np.searchsorted(job.source.document_offsets(job.first, job.last), offsets[number], side="right") - 1
+        document = np.searchsorted(source.document_offsets(job.first, job.last), offsets[number], side="right") - 1
         raise ValueError(
             f"document {job.first + int(document):,} of the source, position {place - int(offsets[number]):,}: the id {largest:,} is outside of "
             f"the vocabulary of {job.schema.vocab_size:,} ids: give a larger --vocab-size, with added tokens, or the right --tokenizer."

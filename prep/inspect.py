@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 import neutral_core as nc
+from prep.extras import MissingExtraError
 from prep.report import baselines, why_dtype
-from prep.tokenizers import open_stored
+from prep.tokenizers import DEFINITION, Tokenizer, open_stored
 
 _SAMPLE_TOKENS = 1 << 24
 _SAMPLE_PIECES = 64
@@ -48,9 +49,23 @@ def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, 
         "lengths_of_first": len(lengths),
         "largest_id": int(ids[-1]) if len(ids) else None,
         "baselines_over_tokens": seen,
-        "first_documents": [_show(corpus, path, index) for index in range(min(num_documents, corpus.num_documents))],
+        "first_documents": [],
     }
+    tokenizer = _tokenizer(corpus, path, report["notes"]) if num_documents else None
+    for index in range(min(num_documents, corpus.num_documents)):
+        report["first_documents"].append(_show(corpus, tokenizer, index))
     return report | (baselines(counts, vocab_size) if seen else {})
+
+
+def verify(corpus: nc.Corpus, name: str) -> list[str]:
+    """Read every byte of a corpus; return lines that say what was checked, or raise FormatError at the first fault."""
+    corpus.verify()
+    counts = f"{corpus.num_documents:,} documents and {corpus.num_tokens:,} tokens in {corpus.num_shards:,} shards"
+    if corpus.vocab_size is None:  # a foreign layout: those of ours always say
+        said = f"{name}: {counts} can be read; such files carry no checksums, so nothing shows whether they are as they were written"
+    else:
+        said = f"{name}: {counts} are as they were written: every header, block checksum, offset and id was checked"
+    return [said, *(f"  note: {note}" for note in corpus.notes)]
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
@@ -115,17 +130,26 @@ def origin_of(corpus: nc.Corpus, document: int) -> tuple[str, int] | None:
     return path, int(corpus.field("document.line", document))
 
 
-def _show(corpus: nc.Corpus, path: Path, index: int) -> dict[str, Any]:
+def _tokenizer(corpus: nc.Corpus, path: Path, notes: list[str]) -> Tokenizer | None:
+    """Return what decodes the corpus, or None, with a note where it should be there and is not."""
+    if corpus.tokenizer is None:
+        return None
+    try:
+        return open_stored(path if path.is_dir() else path.parent, corpus.tokenizer)
+    except FileNotFoundError:
+        notes.append(f"documents are shown as ids: {DEFINITION} is not beside the shards.")
+    except (nc.FormatError, MissingExtraError) as error:
+        notes.append(f"documents are shown as ids: {error}")
+    return None
+
+
+def _show(corpus: nc.Corpus, tokenizer: Tokenizer | None, index: int) -> dict[str, Any]:
     tokens = corpus.document(index)
     shown: dict[str, Any] = {"document": index, "tokens": len(tokens), "ids": tokens[:_SHOWN_TOKENS].tolist()}
     origin = origin_of(corpus, index)
     if origin is not None:
         shown["path"], shown["line"] = origin
-    if corpus.tokenizer is not None:
-        try:
-            tokenizer = open_stored(path if path.is_dir() else path.parent, corpus.tokenizer)
-        except FileNotFoundError:
-            return shown
+    if tokenizer is not None:
         shown["text"] = tokenizer.decode(tokens[:_SHOWN_TOKENS])
     return shown
 

@@ -21,7 +21,7 @@ from neutral_core.format.files import write_file
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from prep.readers.documents import Document, Tally, read_documents
-from prep.readers.inputs import TASK_BYTES, Range
+from prep.readers.inputs import TASK_BYTES, Range, stored_name
 from prep.tokenizers import Settings, open_tokenizer, with_edges
 
 _BATCH_CHARACTERS = 1 << 20
@@ -117,8 +117,9 @@ def tokenize(job: Job) -> dict[str, Any]:
         for part in job.ranges:
             tally = Tally()
             tallies.append(tally)
+            path = stored_name(part.input)
             for document in _documents(part, job.options, tally):
-                pieces[_side(document.text, share)].add(document.text, document.line, part.input.name)
+                pieces[_side(document.text, share)].add(document.text, document.line, path)
         for piece in pieces.values():
             piece.close()
     except BaseException:
@@ -133,7 +134,7 @@ def tokenize(job: Job) -> dict[str, Any]:
         "lines": [tally.num_lines for tally in tallies],
         "empty_lines": sum(tally.num_empty_lines for tally in tallies),
         "skipped": sum(tally.num_skipped for tally in tallies),
-        "reasons": [reason for tally in tallies for reason in tally.reasons or []],
+        "first_skipped": [[index, *skipped] for index, tally in enumerate(tallies) for skipped in tally.skipped],
     }
     write_file(result_path, canonical.dumps(result))
     return result
@@ -154,10 +155,10 @@ class _Piece:
         path.unlink(missing_ok=True)  # finished by a run that was stopped before it wrote the result
         self.writer = ShardWriter(path, schema_of(self._tokenizer.identity, job.options))
 
-    def add(self, text: str, line: int, path: str) -> None:
+    def add(self, text: str, line: int, path: bytes) -> None:
         self._texts.append(text)
         self._lines.append(line)
-        self._paths.append(path.encode("utf-8", errors="surrogateescape"))
+        self._paths.append(path)
         self._characters += len(text)
         if self._characters >= _BATCH_CHARACTERS or len(self._texts) >= _BATCH_DOCUMENTS:
             self._flush()
@@ -169,7 +170,7 @@ class _Piece:
     def _flush(self) -> None:
         identity = self._tokenizer.identity
         ids, lengths = self._tokenizer.encode(self._texts)
-        self.text_bytes += sum(len(text.encode("utf-8")) for text in self._texts)
+        self.text_bytes += sum(len(text) if text.isascii() else len(text.encode("utf-8")) for text in self._texts)
         tokens, lengths = with_edges(
             ids, lengths, bos=identity.bos_id, eos=identity.eos_id, dtype=self.writer.schema.dtype
         )

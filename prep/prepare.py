@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -28,7 +29,8 @@ from neutral_core.format.writer import ShardSeries
 from prep import tasks
 from prep.pieces import Job, Options, characters_of, piece_path, schema_of, share_of, splits_of, tokenize, tokenizer_of
 from prep.progress import Progress
-from prep.readers.inputs import RULES, Input, Range, cut, find_inputs
+from prep.readers.documents import SHOWN, place_of
+from prep.readers.inputs import RULES, Input, Range, cut, find_inputs, stamp
 from prep.report import baselines, why_dtype
 from prep.tokenizers import DEFINITION, open_tokenizer
 
@@ -67,7 +69,8 @@ def prepare(options: Options) -> dict[str, Any]:
             for result in tasks.run(tokenize, jobs, options.workers):
                 results.append(result)
                 progress.add(result["stored_bytes"], result["documents"], result["tokens"])
-        report = _report_head(tokenizer, results)
+        _refuse_changed(inputs, record["inputs"])
+        report = _report_head(tokenizer, jobs, results)
         extra = {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
         for split in splits_of(share):
             target = options.destination / split
@@ -85,6 +88,8 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     from prep.report import corpus_lines
 
     lines = [line for entry in report["corpora"] for line in corpus_lines(entry["path"], entry)]
+    if any(not entry["documents"] for entry in report["corpora"]) and len(report["corpora"]) > 1:
+        lines.append("  documents are split whole: --documents line or blank-line makes more of them, if these are few")
     lines.append(f"tokens are stored as {report['why_dtype']}")
     lines.extend(report["notes"])
     if report["empty_lines"]:
@@ -107,8 +112,18 @@ def _record(options: Options, inputs: Sequence[Input]) -> dict[str, Any]:
     if path is not None:
         file = Path(path).expanduser()
         definition = hashlib.sha256((file / DEFINITION if file.is_dir() else file).read_bytes()).hexdigest()
-    files = [[item.name, item.num_bytes, Path(item.path).stat().st_mtime_ns] for item in inputs]
-    return {"command": "prepare", "version": 1, "tokenizer definition": definition, "inputs": files, **settings}
+        settings["tokenizer"]["path"] = os.fsencode(path).decode("utf-8", errors="backslashreplace")
+    files = [stamp(item) for item in inputs]
+    return {"command": "prepare", "version": 2, "tokenizer definition": definition, "inputs": files, **settings}
+
+
+def _refuse_changed(inputs: Sequence[Input], stamps: Sequence[Sequence[Any]]) -> None:
+    """Raise ValueError where a file is no longer as it was when the work was cut: its documents could be of two versions, or left out."""
+    for item, before in zip(inputs, stamps, strict=True):
+        if stamp(item) != list(before):
+            raise ValueError(
+                f"{item.path}: it was changed while it was being read: wait until nothing writes to it, then run the same command with --restart."
+            )
 
 
 def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Options) -> str:
@@ -141,10 +156,15 @@ def _assemble(
             # A range inside a file counts lines from its own first one; all ranges but the only one of a task begin at line 1.
             base = lines_before.get(job.ranges[0].input.path, 0) if job.ranges[0].start else 0
             lines_before = {job.ranges[-1].input.path: base + result["lines"][-1]}
-            for tokens, lengths, fields in _chunks(Shard(piece_path(job, split)), base):
+            for tokens, lengths, fields in _chunks(Shard(piece_path(job, split), check="blocks"), base):
                 series.add_many(tokens, lengths, fields)
                 counts += np.bincount(tokens, minlength=identity.vocab_size)
         return counts, series.close()
+    except nc.FormatError as error:
+        series.abort()
+        raise nc.FormatError(
+            f"a piece of this run was damaged: run the same command with --restart, to make it anew ({error})"
+        ) from None
     except BaseException:
         series.abort()
         raise
@@ -164,14 +184,17 @@ def _chunks(piece: Shard, line_base: int) -> Iterator[tuple[npt.NDArray[Any], np
         yield piece.read(int(offsets[0]), int(offsets[-1])), np.diff(offsets), values
 
 
-def _report_head(tokenizer: Any, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _report_head(tokenizer: Any, jobs: Sequence[Job], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    skipped = [
+        (job.ranges, *entry) for job, result in zip(jobs, results, strict=True) for entry in result["first_skipped"]
+    ]
     return {
         "corpora": [],
         "why_dtype": why_dtype(tokenizer.identity, tokenizer.identity.vocab_size),
         "notes": list(tokenizer.notes),
         "empty_lines": sum(result["empty_lines"] for result in results),
         "skipped": sum(result["skipped"] for result in results),
-        "reasons": [reason for result in results for reason in result["reasons"]][:5],
+        "reasons": [f"{place_of(ranges[index], at, line)}: {why}." for ranges, index, at, line, why in skipped[:SHOWN]],
     }
 
 

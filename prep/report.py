@@ -52,6 +52,8 @@ def corpus_lines(name: str, entry: dict[str, Any]) -> list[str]:
         f"{name}: {entry['documents']:,} documents, {entry['tokens']:,} tokens, {entry['shards']:,} shards, {entry['bytes']:,} bytes",
         f"  fingerprint {entry['fingerprint']}",
     ]
+    if not entry["documents"]:
+        lines.append("  WARNING: it holds no document.")
     if entry["tokens"]:
         line = f"  loss to expect, nats per token: {entry['uniform_nats']:.3f} from a uniform guess, {entry['unigram_nats']:.3f} from frequencies alone"
         if "unigram_bits_per_byte" in entry:

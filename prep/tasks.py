@@ -1,7 +1,7 @@
 """Tasks: run, in order, in several processes; and the record of a run that tells whether leftovers may be used.
 
 A task is idempotent and its result appears by one rename, so that a rerun takes what is finished and does the rest. Workers end when the
-process that started them does, however it ends.
+process that started them does, however it ends, and at once when it stops before the last result (Ctrl-C, a task that failed).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,22 +43,21 @@ def run(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) ->
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")  # a fork would inherit locks and threads
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_be_worker)
-    ahead: deque[Future[Result]] = deque()
-    left = iter(jobs)
+    stop, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_be_worker, initargs=(stop,))
     try:
-        for job in left:
-            ahead.append(pool.submit(function, job))
-            if len(ahead) >= 2 * workers + 2:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        yield from _in_order(pool, function, jobs, 2 * workers + 2)
     except BrokenProcessPool:
         raise ChildProcessError(
             f"one of {workers} worker processes was ended from outside, for want of memory perhaps: run the same command again with fewer --workers."
         ) from None
+    except BaseException:
+        held.close()  # the workers end in the middle of what they do: a large file is one task and may take hours
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        held.close()
+        stop.close()
 
 
 def start(
@@ -68,7 +68,7 @@ def start(
     Args:
         destination: folder of the corpus to be.
         record: plain data: command, settings, inputs with sizes and times. Leftovers are used only where it is the same.
-        restart: discard leftovers of another record.
+        restart: discard leftovers, of whatever record.
         splits: folders below the destination that become corpora; "" is the destination itself.
 
     Raises:
@@ -90,7 +90,7 @@ def start(
                 f"{destination}: an earlier run was stopped there, with other {', '.join(different)}: run it again as it was, or give --restart to "
                 "discard what it left."
             )
-        if earlier != record:
+        if earlier != record or restart:
             if earlier is not None:
                 _discard_published(destination)
             place.clear()
@@ -141,15 +141,45 @@ def _earlier(destination: Path) -> Any:
         return None
 
 
-def _be_worker() -> None:
-    """Leave Ctrl-C to the parent, end with it, and tokenize with one thread: the processes are the parallelism."""
+def _in_order(
+    pool: ProcessPoolExecutor, function: Callable[[Job], Result], jobs: Sequence[Job], most: int
+) -> Iterator[Result]:
+    """Yield the results in the order of the jobs, with at most ``most`` of them under way."""
+    ahead: deque[Future[Result]] = deque()
+    for job in jobs:
+        with _ctrl_c_later():
+            ahead.append(pool.submit(function, job))
+        if len(ahead) >= most:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Hold Ctrl-C back while a process may be started: it begins with it held back too, and so never dies of it in the middle of its imports."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _be_worker(stop: Connection) -> None:
+    """Leave Ctrl-C to the parent, end with it or when it closes the other end of ``stop``, and tokenize with one thread.
+
+    The processes are the parallelism: a library that starts a thread a core in each of them would make them wait for each other.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
+        multiprocessing.connection.wait([parent.sentinel, stop])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -14,32 +14,50 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
 from prep.extras import require
 from prep.readers.inputs import Input, Range
 
-_SHOWN = 5
+SHOWN = 5
+_CHUNK = 1 << 20
+_ZST_WINDOW = 1 << 31  # as `zstd --long=31` writes; the library's own limit is 2^27
+_BLANK = b" \t\r"  # what JSON calls white space; the \n is gone
+
+# By kind or rule: what is passed over and counted. A file may be empty, and between blank lines nothing is.
+_EMPTY: dict[str, Callable[[bytes], bool]] = {
+    "jsonl": lambda data: not data.strip(_BLANK),
+    "line": lambda data: not data,
+    "blank-line": lambda data: False,
+    "file": lambda data: False,
+}
 
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """What reading counted: lines that begin in the range, empty lines, documents left out and why the first of them were."""
+    """What reading counted.
+
+    Attributes:
+        num_lines: that begin in the range.
+        num_empty_lines: passed over.
+        num_skipped: documents left out.
+        skipped: the first of them: (byte in the file, line from 1 in the range, why); ``place_of`` makes a place of the two numbers.
+    """
 
     num_lines: int = 0
     num_empty_lines: int = 0
     num_skipped: int = 0
-    reasons: list[str] | None = None
+    skipped: list[tuple[int, int, str]] = field(default_factory=list)
 
-    def skip(self, reason: str) -> None:
+    def skip(self, at: int, number: int, why: str) -> None:
         """Count a document that is left out."""
         self.num_skipped += 1
-        self.reasons = self.reasons or []
-        if len(self.reasons) < _SHOWN:
-            self.reasons.append(reason)
+        if len(self.skipped) < SHOWN:
+            self.skipped.append((at, number, why))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +82,7 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         ValueError: a bad document under ``error``: with file, line and byte; a compressed file that is damaged or cut short, always.
     """
     parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
+    is_empty = _EMPTY[part.input.kind if part.input.kind == "jsonl" else rule]
     with _open(part.input) as file:
         if part.input.kind == "text" and rule == "file":
             found: Iterator[tuple[int, int, bytes]] = ((0, 1, read()) for read in (file.read,))
@@ -74,24 +93,25 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         for at, number, data in _undamaged(found, part.input):
             if at == 0 and part.input.kind == "jsonl":
                 data = data.removeprefix(b"\xef\xbb\xbf")
-            if not data and (part.input.kind == "jsonl" or rule == "line"):
+            if is_empty(data):
                 tally.num_empty_lines += 1
                 continue
             try:
                 yield Document(text=parse(data), line=number)
             except ValueError as error:
-                reason = f"{part.input.name}: line {_absolute(part, at, number)} (byte {at:,}): {error}."
                 if on_bad == "error":
-                    raise ValueError(reason + " Mend it, or leave such documents out with --on-bad skip.") from None
-                tally.skip(reason)
+                    raise ValueError(
+                        f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip."
+                    ) from None
+                tally.skip(at, number, str(error))
 
 
 def _open(item: Input) -> IO[bytes]:
     if item.compression == "gz":
-        return cast("IO[bytes]", gzip.open(item.path, "rb"))
+        return cast("IO[bytes]", io.BufferedReader(gzip.open(item.path, "rb"), _CHUNK))
     if item.compression == "zst":
         zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
-        return cast("IO[bytes]", io.BufferedReader(_Zst(open(item.path, "rb"), zstandard), 1 << 20))
+        return cast("IO[bytes]", io.BufferedReader(_Zst(open(item.path, "rb"), zstandard), _CHUNK))
     return open(item.path, "rb")
 
 
@@ -121,12 +141,14 @@ class _Zst(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """See io.RawIOBase; raise EOFError where the file is damaged or ends inside a frame."""
         while not self._held:
-            data = self._rest or self._file.read(1 << 17)
+            data = self._rest or self._file.read(
+                1 << 14
+            )  # little, because it can become a hundred times as much and more
             if not data and self._frame is None:
                 return 0
             if not data:
                 raise EOFError("it ends inside a frame")
-            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
+            self._frame = self._frame or self._zstandard.ZstdDecompressor(max_window_size=_ZST_WINDOW).decompressobj()
             try:
                 self._held = memoryview(self._frame.decompress(data))
             except self._zstandard.ZstdError as error:
@@ -147,21 +169,28 @@ class _Zst(io.RawIOBase):
 def _lines(file: IO[bytes], part: Range, tally: Tally, *, beyond: bool = False) -> Iterator[tuple[int, int, bytes]]:
     """Yield (byte at which it begins, number from 1, line with its end) of each line that begins in the range; ``beyond``: also of later ones."""
     at = _enter(file, part)
+    stop = math.inf if part.stop is None else part.stop
+    if at >= stop:
+        return  # no line begins here: one from before goes on to the end of the range, or beyond
     for number, line in enumerate(file, start=1):
-        owned = part.stop is None or at < part.stop
-        if not owned and not beyond:
-            return
-        tally.num_lines += owned
+        tally.num_lines += at < stop
         yield at, number, line
         at += len(line)
+        if at >= stop and not beyond:
+            return
 
 
 def _enter(file: IO[bytes], part: Range) -> int:
-    """Go to the first line that begins at the range's start or after it."""
+    """Go to the first line that begins at the range's start or after it, but not past the range's end: a line may be as long as the file."""
     if part.start == 0:
         return 0
-    file.seek(part.start - 1)
-    return part.start - 1 + len(file.readline())
+    at = part.start - 1
+    file.seek(at)
+    while piece := file.readline(_CHUNK):
+        at += len(piece)
+        if piece.endswith(b"\n") or (part.stop is not None and at >= part.stop):
+            break
+    return at
 
 
 def _paragraphs(file: IO[bytes], part: Range, tally: Tally) -> Iterator[tuple[int, int, bytes]]:
@@ -220,24 +249,34 @@ def _parse_json(text_key: str) -> Callable[[bytes], str]:
         found = value[text_key]
         if not isinstance(found, str):
             raise ValueError(f"the value of {text_key!r} is {type(found).__name__}, expected a text")
-        try:
-            found.encode("utf-8")
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"the text of {text_key!r} holds half of a surrogate pair, which UTF-8 cannot write"
-            ) from None
+        if b"\\u" in data and not _is_whole(found):
+            raise ValueError(f"the text of {text_key!r} holds half of a surrogate pair, which UTF-8 cannot write")
         return found
 
     return parse
 
 
-def _absolute(part: Range, at: int, number: int) -> str:
-    """Return the line's number in its file; counted only when something went wrong."""
-    if part.start == 0:
-        return f"{number:,}"
-    with open(part.input.path, "rb") as file:
-        left, count = at, 1
-        while left and (piece := file.read(min(left, 1 << 20))):
-            count += piece.count(b"\n")
-            left -= len(piece)
-    return f"{count:,}"
+def _is_whole(text: str) -> bool:
+    """Return whether UTF-8 can write the text; only an escape of JSON brings about one that it cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def place_of(part: Range, at: int, number: int) -> str:
+    """Return ``file: line N (byte B)`` of a document; costs a pass over the file up to it, so ask for few.
+
+    Args:
+        part: the range in which it begins.
+        at: byte at which it begins in the file (as decompressed).
+        number: line on which it begins, from 1 in the range.
+    """
+    if part.start:
+        with open(part.input.path, "rb") as file:
+            left, number = at, 1
+            while left and (piece := file.read(min(left, _CHUNK))):
+                number += piece.count(b"\n")
+                left -= len(piece)
+    return f"{part.input.name}: line {number:,} (byte {at:,})"

@@ -10,8 +10,12 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TASK_BYTES = 8 << 20
+_EXPANSION = (
+    4  # how much larger text is than it is compressed, about: what a compressed file counts for beside others in a task
+)
 RULES = ("file", "line", "blank-line")
 
 _KINDS = {".txt": "text", ".jsonl": "jsonl"}
@@ -43,6 +47,17 @@ class Range:
     input: Input
     start: int = 0
     stop: int | None = None
+
+
+def stored_name(item: Input) -> bytes:
+    """Return the name as ``ragged.path`` holds it: UTF-8, or the file system's own bytes where they are none."""
+    return item.name.encode("utf-8", errors="surrogateescape")
+
+
+def stamp(item: Input) -> list[Any]:
+    """Return what tells whether a file is still the same, as plain data: name, bytes, time of the last change in ns."""
+    found = Path(item.path).stat()
+    return [stored_name(item).decode("utf-8", errors="backslashreplace"), found.st_size, found.st_mtime_ns]
 
 
 def find_inputs(paths: Sequence[str], glob: str | None = None) -> list[Input]:
@@ -93,7 +108,8 @@ def cut(inputs: Sequence[Input], rule: str, task_bytes: int = TASK_BYTES) -> lis
     group: list[Range] = []
     size = 0
     for item in inputs:
-        if item.num_bytes > task_bytes:
+        num_bytes = item.num_bytes * (_EXPANSION if item.compression else 1)
+        if num_bytes > task_bytes:
             if group:
                 tasks.append(tuple(group))
                 group, size = [], 0
@@ -104,11 +120,11 @@ def cut(inputs: Sequence[Input], rule: str, task_bytes: int = TASK_BYTES) -> lis
                     stop = start + task_bytes
                     tasks.append((Range(input=item, start=start, stop=stop if stop < item.num_bytes else None),))
             continue
-        if size + item.num_bytes > task_bytes and group:
+        if size + num_bytes > task_bytes and group:
             tasks.append(tuple(group))
             group, size = [], 0
         group.append(Range(input=item))
-        size += item.num_bytes
+        size += num_bytes
     if group:
         tasks.append(tuple(group))
     return tasks

@@ -77,10 +77,10 @@ def open_file(settings: Settings) -> JsonTokenizer:
             f"{path}: there is no such file; --tokenizer is byte, char, or the path of a tokenizer.json."
         )
     definition = path.read_bytes()
-    added = _added_tokens(definition, path)
+    tokens = _vocabularies(definition, path)
     notes: list[str] = []
-    eos = _edge("eos", settings.eos_token, _EOS_NAMES, added, path, notes) if settings.append_eos else None
-    bos = _edge("bos", settings.bos_token, _BOS_NAMES, added, path, notes) if settings.prepend_bos else None
+    eos = _edge("eos", settings.eos_token, _EOS_NAMES, tokens, path, notes) if settings.append_eos else None
+    bos = _edge("bos", settings.bos_token, _BOS_NAMES, tokens, path, notes) if settings.prepend_bos else None
     name = path.parent.name if path.name == "tokenizer.json" and path.parent.name else path.stem
     return JsonTokenizer(definition, name, eos_id=eos, bos_id=bos, allow_special=settings.allow_special, notes=notes)
 
@@ -98,22 +98,30 @@ def _load(definition: bytes, name: str) -> Any:
         raise ValueError(f"{name}: it is no tokenizer.json that the tokenizers library reads ({error}).") from None
 
 
-def _added_tokens(definition: bytes, path: Path) -> dict[str, int]:
+def _vocabularies(definition: bytes, path: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return (tokens that can be EOS or BOS without being named: the added ones and those of a well-known name; all tokens)."""
     try:
         data = json.loads(definition)
-        vocabulary = data.get("model", {}).get("vocab", {})
+        found = data.get("model", {}).get("vocab", {})
+        # A dict; of a Unigram model a list of [token, score], the place being the id.
+        vocabulary = found if isinstance(found, dict) else {entry[0]: place for place, entry in enumerate(found)}
         added = {token["content"]: int(token["id"]) for token in data.get("added_tokens") or []}
-        if isinstance(vocabulary, dict):  # a special token may stand in the vocabulary alone
-            added |= {name: vocabulary[name] for name in (*_EOS_NAMES, *_BOS_NAMES) if name in vocabulary}
+        added |= {name: vocabulary[name] for name in (*_EOS_NAMES, *_BOS_NAMES) if name in vocabulary}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: it is no tokenizer.json ({error!r}).") from None
-    return added
+    return added, vocabulary | added
 
 
 def _edge(
-    what: str, wanted: str | None, names: Sequence[str], added: dict[str, int], path: Path, notes: list[str]
+    what: str,
+    wanted: str | None,
+    names: Sequence[str],
+    tokens: tuple[dict[str, int], dict[str, int]],
+    path: Path,
+    notes: list[str],
 ) -> int:
     """Return the id of EOS or BOS: as asked for, as the files beside the tokenizer say, or the one token of a well-known name."""
+    added, every = tokens
     if wanted is None:
         wanted = _said(what, path.parent)
         if wanted is not None:
@@ -129,11 +137,11 @@ def _edge(
         notes.append(
             f"{what.upper()} is {wanted!r} (id {added[wanted]:,}), the one token of a well-known name; --{what}-token names another."
         )
-    if wanted not in added:
+    if wanted not in every:
         raise ValueError(
-            f"{path}: the token {wanted!r} that is to be {what.upper()} is none of its added tokens: {', '.join(sorted(added)[:20]) or 'none'}."
+            f"{path}: the token {wanted!r} that is to be {what.upper()} is not in its vocabulary; candidates: {', '.join(sorted(added)[:20]) or 'none'}."
         )
-    return added[wanted]
+    return every[wanted]
 
 
 def _said(what: str, folder: Path) -> str | None:

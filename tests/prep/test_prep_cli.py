@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -132,6 +134,30 @@ def test_verify_says_that_all_is_well(tmp_path: Path, text: Path, capsys: pytest
     assert "1 documents and 15 tokens in 1 shards are as they were written" in capsys.readouterr().out
 
 
+def test_verify_of_an_old_binary_does_not_promise_what_nothing_shows(
+    tmp_path: Path, bare: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("verify", bare, "--dtype", "uint16", "--boundaries", "eos:9") == 0
+    out = capsys.readouterr().out
+    assert "2 documents and 5 tokens in 1 shards can be read; such files carry no checksums" in out
+    assert "as they were written:" not in out
+
+
+def test_inspect_without_the_tokenizers_file_shows_ids_and_says_so(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("prepare", text, tmp_path / "out", "--tokenizer", "char")
+    definition = tmp_path / "out" / "tokenizer.json"
+    for damage, said in ((lambda: definition.write_text("{}"), "another tokenizer"), (definition.unlink, "not beside")):
+        damage()
+        capsys.readouterr()
+        assert run("inspect", tmp_path / "out", "--json") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert "text" not in report["first_documents"][0]
+        assert len(report["notes"]) == 1
+        assert said in report["notes"][0]
+
+
 def test_verify_fails_on_a_changed_byte(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("prepare", text, tmp_path / "out", "--tokenizer", "byte")
     capsys.readouterr()
@@ -236,6 +262,52 @@ def test_ctrl_c_is_exit_130_and_says_how_to_go_on(
     assert run("prepare", text, tmp_path / "out", "--tokenizer", "byte") == 0
 
 
+def test_memory_that_runs_out_is_one_sentence(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhaust(*arguments: object) -> None:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr(prep.prepare, "_assemble", exhaust)
+    assert run("prepare", text, tmp_path / "out", "--tokenizer", "byte") == 1
+    assert sentence(capsys).endswith("the memory ran out (Unable to allocate 9 GiB): give fewer --workers.\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_ctrl_c_ends_the_workers_too_and_leaves_one_line_and_what_a_rerun_needs(tmp_path: Path) -> None:
+    """The signal goes to the whole group, as from a terminal, while the workers are being started."""
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_bytes(name.encode() * (9 << 20))
+    inputs = [str(tmp_path / f"{name}.txt") for name in "abc"]
+    asked = ["--tokenizer", "byte", "--workers", "2", "--no-origin"]
+    command = [
+        sys.executable,
+        "-c",
+        "from prep.cli import run; run()",
+        "prepare",
+        *inputs,
+        str(tmp_path / "out"),
+        *asked,
+    ]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "out" / ".partial" / "run.json").exists() and process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)  # ends when the last process that holds its output has: the workers too
+    assert (process.returncode, out) == (130, "")
+    assert err == "millstream: stopped; run the same command again to go on from here.\n"
+    assert run("prepare", *inputs, tmp_path / "out", *asked) == 0
+    assert nc.open_corpus(tmp_path / "out").num_tokens == 27 << 20
+
+
 BLOCKER = """
 import sys
 BLOCKED = {blocked!r}
@@ -278,6 +350,34 @@ def test_a_missing_library_is_one_sentence_with_the_command_that_installs_it(tmp
     assert ended.stderr.splitlines() == [
         f"millstream prepare: the tokenizer {tmp_path.name} needs tokenizers: pip install 'millstream[prep]'"
     ]
+
+
+def test_inspect_of_a_tokenizer_files_corpus_works_without_its_library(tmp_path: Path, text: Path) -> None:
+    pytest.importorskip("tokenizers")
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text('{"added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}')
+    assert run("prepare", text, tmp_path / "out", "--tokenizer", tokenizer) == 0
+    ended = run_without(tmp_path, OPTIONAL, "inspect", tmp_path / "out")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "note: documents are shown as ids: the tokenizer" in ended.stdout
+    assert "pip install 'millstream[prep]'" in ended.stdout
+
+
+def test_a_report_with_characters_that_the_terminal_lacks_is_printed_all_the_same(tmp_path: Path, text: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "from prep.cli import run; run()",
+        "prepare",
+        text,
+        tmp_path / "é",
+        "--tokenizer",
+        "byte",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\\xe9: 1 documents" in ended.stdout
 
 
 def test_everything_but_tokenizer_files_and_zst_works_without_any_optional_library(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 import neutral_core as nc
 from prep import convert as module
-from prep import tasks
-from prep.convert import Options, compare, convert, lines_of
+from prep import pieces, prepare, tasks
+from prep.compare import compare
+from prep.convert import Options, convert, lines_of
 from prep.tokenizers import Settings
 
 MEGATRON = "bigscience-workshop+Megatron-DeepSpeed/tests/data/gpt2/meg-gpt2-openwebtext_text_document"
@@ -223,8 +225,125 @@ def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_copy_that_differs_is_found(documents: list[list[int]], message: str) -> None:
     source = nc.memory_corpus([[1, 2, 3], [4, 5]])
-    with pytest.raises(nc.FormatError, match=message):
-        compare(source, nc.memory_corpus(documents))
+    with pytest.raises(nc.FormatError, match=f"^copy: .*{message}.*--restart"):
+        compare(source, nc.memory_corpus(documents), "copy")
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([[4, 5], []], None),
+        ([[4, 5]], "holds 1 documents and 2 tokens, its source 2 and 2"),
+        ([[4], [5]], "documents 1 … 3 begin elsewhere"),
+        ([[4, 6], []], "tokens 3 … 5 differ"),
+    ],
+)
+def test_a_copy_of_some_documents_is_compared_with_those(documents: list[list[int]], message: str | None) -> None:
+    source = nc.memory_corpus([[1, 2, 3], [4, 5], [], [6]])
+    with nullcontext() if message is None else pytest.raises(nc.FormatError, match=message):
+        compare(source, nc.memory_corpus(documents), "copy", 1, 3)
+
+
+def test_what_differs_from_the_source_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
+) -> None:
+    asked: dict[str, Any] = {"dtype": "uint16", "boundaries": "eos:9", "tokens_per_shard": 3}
+    crash_at(monkeypatch, module, "publish", bare, tmp_path / "out")
+    shard = tmp_path / "out" / ".partial" / "shards" / "shard-00002.safetensors"
+    data = shard.read_bytes()
+    at = data.rindex(bytes([4, 0, 5, 0, 6, 0]))
+    shard.write_bytes(data[:at] + b"\x07" + data[at + 1 :])
+    with pytest.raises(nc.FormatError, match=r"shard-00002\.safetensors: it is not as it was written .*--restart"):
+        run(bare, tmp_path / "out", **asked)
+    with pytest.raises(FileNotFoundError, match="not finished"):
+        nc.open_corpus(tmp_path / "out")
+    run(bare, tmp_path / "out", restart=True, **asked)
+    assert whole(tmp_path / "out").tolist() == [1, 2, 9, 3, 9, 4, 5, 6, 9, 9]
+
+
+def test_a_run_that_ended_in_its_verification_verifies_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
+) -> None:
+    crash_at(monkeypatch, module, "compare", bare, tmp_path / "out")
+    compared: list[tuple[int, int]] = []
+
+    def spy(source: nc.Corpus, copy: nc.Corpus, name: str, first: int, last: int) -> None:
+        compared.append((first, last))
+        compare(source, copy, name, first, last)
+
+    monkeypatch.setattr(module, "compare", spy)
+    run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
+    assert compared == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+def test_a_run_that_ended_before_its_last_clean_up_is_verified_by_the_rerun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
+) -> None:
+    crash_at(monkeypatch, tasks, "finish", bare, tmp_path / "out")
+    compared: list[str] = []
+    monkeypatch.setattr(module, "compare", lambda source, copy, name: compared.append(name))
+    run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
+    assert compared == [str(tmp_path / "out")]
+
+
+def test_the_source_is_opened_once_however_many_shards_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
+) -> None:
+    opened: list[str] = []
+    open_corpus = nc.open_corpus
+
+    def spy(path: Any, **named: Any) -> nc.Corpus:
+        opened.append(str(path))
+        return open_corpus(path, **named)
+
+    monkeypatch.setattr(nc, "open_corpus", spy)
+    run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
+    assert opened.count(str(bare)) == 1  # each costs a pass over the file
+
+
+@pytest.mark.parametrize("where", ["publish", "fsync_folder"])
+def test_the_largest_id_is_found_in_shards_of_an_earlier_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from neutral_core.format import publish
+
+    source = tmp_path / "old.bin"
+    np.array([60_000, 1, 9, 3, 9], dtype="<u2").tofile(source)
+    crash_at(monkeypatch, {"publish": module, "fsync_folder": publish}[where], where, source, tmp_path / "out")
+    report = run(source, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
+    assert "the largest id that occurs is 60,000." in report["notes"]
+
+
+def test_a_source_that_is_changed_while_it_is_converted_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
+) -> None:
+    start = tasks.start
+
+    def meddled(*arguments: Any, **named: Any) -> Any:
+        np.array([7, 7, 9], dtype="<u2").tofile(bare)
+        module._source.cache_clear()  # as in another process
+        return start(*arguments, **named)
+
+    monkeypatch.setattr(tasks, "start", meddled)
+    with pytest.raises(nc.FormatError, match=r"old\.bin: it was changed while it was being converted: .*--restart"):
+        run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9")
+
+
+def test_a_corpus_of_ours_keeps_vocabulary_tokenizer_and_definition(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"abc\nd\n")
+    asked = pieces.Options(
+        inputs=(str(tmp_path / "a.txt"),),
+        destination=tmp_path / "one",
+        tokenizer=Settings(kind="char", append_eos=True),
+        documents="line",
+        origin=False,
+    )
+    prepare.prepare(asked)
+    report = run(tmp_path / "one", tmp_path / "two", tokens_per_shard=1)
+    one, two = (nc.open_corpus(tmp_path / name) for name in ("one", "two"))
+    assert (two.vocab_size, two.tokenizer, two.num_shards) == (5, one.tokenizer, 2)
+    assert (tmp_path / "two" / "tokenizer.json").read_bytes() == (tmp_path / "one" / "tokenizer.json").read_bytes()
+    assert report["notes"] == []
 
 
 def test_the_report_says_what_was_checked(tmp_path: Path, bare: Path) -> None:

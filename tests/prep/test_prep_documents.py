@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prep.readers import documents as documents_module
 from prep.readers.documents import Document, Tally, read_documents
 from prep.readers.inputs import Input, Range, cut, find_inputs
 
@@ -236,7 +238,62 @@ def test_only_the_first_reasons_are_kept_but_all_are_counted(tmp_path: Path) -> 
     part = parts_of(path, "line", 1 << 20)[0]
     assert list(read_documents(part, rule="line", text_key="text", on_bad="skip", tally=tally)) == []
     assert tally.num_skipped == 9
-    assert len(tally.reasons or []) == 5
+    why = "byte 0 of the document, 0xff, is not UTF-8"
+    assert tally.skipped == [(2 * n, n + 1, why) for n in range(5)]
+
+
+def test_lines_of_white_space_between_json_are_empty_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n \t \n\t\r\n  {"text": "b"}  \n')
+    documents, tally = read_parts(parts_of(path, "file", 1 << 20), "file")
+    assert documents == [("a", 1), ("b", 4)]
+    assert tally.num_empty_lines == 2
+
+
+def test_a_line_of_white_space_in_text_is_a_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\n \t\nb\n")
+    assert read_whole(path) == ["a", " \t", "b"]
+
+
+class Counted(io.BytesIO):
+    """A file that counts the bytes that are read from it by lines."""
+
+    given = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        self.given += len(line)
+        return line
+
+    def __next__(self) -> bytes:
+        return self.readline()
+
+
+@pytest.mark.parametrize("rule", ["line", "blank-line"])
+def test_a_range_inside_a_long_line_reads_no_further_than_its_end(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    file = Counted(b"x" * (9 << 20))
+    monkeypatch.setattr(documents_module, "_open", lambda item: file)
+    item = Input(path="a.txt", name="a.txt", num_bytes=9 << 20, kind="text", compression="")
+    part = Range(input=item, start=1 << 20, stop=2 << 20)
+    assert list(read_documents(part, rule=rule, text_key="", on_bad="error", tally=Tally())) == []
+    assert file.given <= 4 << 20  # blank-line enters twice
+
+
+def test_a_line_longer_than_many_ranges_is_the_document_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\n" + b"x" * (5 << 20) + b"\nb\n")
+    documents, _ = read_parts(parts_of(path, "line", 1 << 20), "line")
+    assert documents == [("a", 1), ("x" * (5 << 20), 2), ("b", 3)]
+
+
+def test_a_zst_file_with_a_window_of_half_a_gigabyte_is_read(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=29, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # its size is not declared
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(compressor.compress(b"a\nb\n") + compressor.flush())
+    assert read_whole(path) == ["a", "b"]
 
 
 def test_a_byte_order_mark_before_json_is_passed_over(tmp_path: Path) -> None:

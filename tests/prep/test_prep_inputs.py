@@ -103,6 +103,14 @@ def test_small_files_are_put_together_and_large_ones_are_cut(tmp_path: Path) -> 
     ]
 
 
+def test_a_compressed_file_counts_for_what_it_may_become(tmp_path: Path) -> None:
+    make(tmp_path, "a.txt.gz", "b.txt.gz", "c.txt.gz", "d.txt", size=4)
+    assert [[name for name, *_ in task] for task in cut(tmp_path, "line", 36)] == [
+        ["a.txt.gz", "b.txt.gz"],
+        ["c.txt.gz", "d.txt"],
+    ]
+
+
 @pytest.mark.parametrize(("name", "rule"), [("a.txt", "file"), ("a.txt.gz", "line"), ("a.jsonl.zst", "line")])
 def test_what_cannot_be_entered_in_the_middle_is_one_task(tmp_path: Path, name: str, rule: str) -> None:
     make(tmp_path, name, size=25)

@@ -21,7 +21,7 @@ import pytest
 import neutral_core as nc
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("MILLSTREAM_KILLS", "2"))
+KILLS = int(os.environ.get("MILLSTREAM_KILLS", "3"))
 EVERY_S = 0.005
 SEED = 20_260
 

@@ -140,6 +140,16 @@ def test_file_names_with_other_characters_are_kept(tmp_path: Path) -> None:
     assert origins_of(tmp_path / "out") == [("é \U0001f600.txt", 1)]
 
 
+def test_file_names_that_are_no_utf_8_are_kept_byte_for_byte(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    try:
+        (tmp_path / "in" / os.fsdecode(b"a\xff.txt")).write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    prepare(options(tmp_path))
+    assert nc.open_corpus(tmp_path / "out").field("ragged.path", 0).tobytes() == b"a\xff.txt"
+
+
 def test_origins_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path, a_txt=SONG)
     prepare(options(tmp_path, origin=False))
@@ -203,6 +213,13 @@ def test_a_text_stays_on_its_side_whatever_stands_beside_it(tmp_path: Path) -> N
         prepare(options(tmp_path, destination=tmp_path / f"out-{number}", validation="1/3"))
         sides.append({text for text in texts_of(tmp_path / f"out-{number}" / "validation") if text.isdecimal()})
     assert sides[0] == sides[1] != set()
+
+
+def test_a_side_without_documents_is_said_with_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path, a_txt=SONG)
+    lines = lines_of(prepare(options(tmp_path, documents="file", validation="0.5")))
+    assert lines.count("  WARNING: it holds no document.") == 1
+    assert any("--documents line or blank-line makes more of them" in line for line in lines)
 
 
 @pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "half", "", "nan", "inf", "1/0"])
@@ -269,6 +286,65 @@ def test_bad_documents_are_counted_in_the_report(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "out") == ["a"]
 
 
+def test_the_first_bad_documents_of_a_file_cut_into_tasks_have_their_lines_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[int] = []
+    place_of = module.place_of
+
+    def spy(part: Any, at: int, number: int) -> str:
+        places.append(at)
+        return place_of(part, at, number)
+
+    monkeypatch.setattr(module, "place_of", spy)
+    write(tmp_path, a_jsonl=b'{"text": "a"}\n{"text": 1}\n' * 20)
+    report = prepare(options(tmp_path, on_bad="skip"))
+    why = "the value of 'text' is int, expected a text"
+    assert report["skipped"] == 20
+    assert report["reasons"] == [f"a.jsonl: line {2 * n + 2} (byte {26 * n + 14}): {why}." for n in range(5)]
+    assert len(places) == 5  # each costs a pass over the file
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "later"])
+def test_a_file_that_is_changed_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    write(tmp_path, a_txt=SONG, b_txt=SONG)
+    path = tmp_path / "in" / "b.txt"
+    run = tasks.run
+
+    def meddled(*arguments: Any) -> Any:
+        yield from run(*arguments)
+        if change == "later":
+            os.utime(path, ns=(0, 12345))
+        else:
+            path.write_bytes(SONG + b"x" if change == "longer" else SONG[:-5])
+
+    monkeypatch.setattr(tasks, "run", meddled)
+    with pytest.raises(ValueError, match=r"b\.txt: it was changed while it was being read: .*--restart"):
+        prepare(options(tmp_path))
+    assert not list((tmp_path / "out").glob("*.json"))
+    monkeypatch.undo()
+    prepare(options(tmp_path, restart=True))
+    assert nc.open_corpus(tmp_path / "out").num_documents > 70
+
+
+def test_a_piece_that_was_damaged_before_the_rerun_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a_txt=SONG)
+    crash_at(monkeypatch, module, "publish", options(tmp_path))
+    piece = sorted((tmp_path / "out" / ".partial" / "pieces").glob("*.safetensors"))[3]
+    data = piece.read_bytes()
+    at = data.rindex("song".encode("utf-16-le"))
+    piece.write_bytes(data[:at] + b"S" + data[at + 1 :])
+    with pytest.raises(
+        nc.FormatError, match=rf"run the same command with --restart, to make it anew \(.*{piece.name}: "
+    ):
+        prepare(options(tmp_path))
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    prepare(options(tmp_path, restart=True))
+    assert texts_of(tmp_path / "out") == [f"line {number} of the song" for number in range(1, 41)]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_document_stops_the_run_and_a_rerun_after_mending_needs_restart(tmp_path: Path, workers: int) -> None:
     write(tmp_path, a_jsonl=b'{"text": "a"}\n' * 10 + b'{"text": 1}\n')
@@ -312,6 +388,16 @@ def test_leftovers_of_other_settings_are_refused_naming_them_until_restart(
         prepare(options(tmp_path, **changes))
     prepare(options(tmp_path, **changes, restart=True))
     prepare(options(tmp_path, **changes, destination=tmp_path / "fresh"))
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "fresh")
+
+
+def test_restart_discards_leftovers_of_the_same_settings_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a_txt=SONG)
+    crash_at(monkeypatch, module, "publish", options(tmp_path))
+    result = tmp_path / "out" / ".partial" / "pieces" / "000000.json"
+    result.write_bytes(b"nothing that a rerun could read")
+    prepare(options(tmp_path, restart=True))
+    prepare(options(tmp_path, destination=tmp_path / "fresh"))
     assert tree_of(tmp_path / "out") == tree_of(tmp_path / "fresh")
 
 

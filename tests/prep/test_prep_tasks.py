@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,24 @@ def test_what_a_job_raises_reaches_the_caller(workers: int) -> None:
 def test_a_worker_that_is_ended_from_outside_is_said_in_one_sentence() -> None:
     with pytest.raises(ChildProcessError, match=r"one of 2 worker processes was ended from outside.*fewer --workers"):
         list(tasks.run(os._exit, [9, 9, 9], 2))
+
+
+LONG = "__import__('time').sleep(600)"  # a job that nobody waits for
+
+
+def test_a_job_that_fails_stops_the_others_at_once() -> None:
+    begin = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        list(tasks.run(eval, ["1/0", LONG, LONG, LONG], 2))
+    assert time.monotonic() - begin < 100
+
+
+def test_a_run_that_is_stopped_waits_for_no_job() -> None:
+    begin = time.monotonic()
+    results: Any = tasks.run(eval, ["7", LONG, LONG], 2)
+    assert next(results) == 7
+    results.close()
+    assert time.monotonic() - begin < 100
 
 
 def test_results_that_nobody_takes_leave_no_worker() -> None:

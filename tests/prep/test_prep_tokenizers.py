@@ -183,8 +183,22 @@ def test_a_tokenizer_without_a_known_eos_is_refused_with_its_added_tokens(tmp_pa
         open_tokenizer(Settings(kind="tokenizer.json", path=str(tmp_path / "t.json"), append_eos=True))
 
 
+def test_any_token_of_the_vocabulary_can_be_named_as_eos(tiny: Path) -> None:
+    settings = Settings(kind="tokenizer.json", path=str(tiny), append_eos=True, eos_token="world")
+    assert open_tokenizer(settings).identity.eos_id == 2
+
+
+def test_eos_is_found_in_a_unigram_vocabulary_which_is_a_list(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    path = tmp_path / "t.json"
+    library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("</s>", -2.0)], 0, False)).save(str(path))
+    assert open_tokenizer(Settings(kind="tokenizer.json", path=str(path), append_eos=True)).identity.eos_id == 2
+
+
 def test_an_eos_that_the_tokenizer_does_not_have_is_refused(tiny: Path) -> None:
-    with pytest.raises(ValueError, match=r"the token '<no>' that is to be EOS is none of its added tokens: .*newword"):
+    with pytest.raises(
+        ValueError, match=r"the token '<no>' that is to be EOS is not in its vocabulary; candidates: .*newword"
+    ):
         open_tokenizer(Settings(kind="tokenizer.json", path=str(tiny), append_eos=True, eos_token="<no>"))
 
 

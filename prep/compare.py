@@ -1,0 +1,48 @@
+"""Comparing a copy with what it was made from: every checksum, every document, every token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import neutral_core as nc
+
+_CHUNK_TOKENS = 1 << 19
+_CHUNK_DOCUMENTS = 1 << 16
+_AGAIN = "the disk or the memory is failing, or the source was changed meanwhile: convert it again with --restart."
+
+
+def compare(source: nc.Corpus, copy: nc.Corpus, name: str, first: int = 0, last: int | None = None) -> None:
+    """Check every checksum of ``copy``, and compare it with documents of ``source``, document for document and token for token.
+
+    Args:
+        source, copy: corpora.
+        name: of the copy, for messages.
+        first, last: the documents of the source that the copy holds; None: to the last one.
+
+    Raises:
+        FormatError: the copy is damaged or differs.
+    """
+    last = source.num_documents if last is None else last
+    begin, end = (int(source.document_offsets(at, at)[0]) for at in (first, last))
+    if (copy.num_documents, copy.num_tokens) != (last - first, end - begin):
+        raise nc.FormatError(
+            f"{name}: it holds {copy.num_documents:,} documents and {copy.num_tokens:,} tokens, its source {last - first:,} and "
+            f"{end - begin:,}: {_AGAIN}"
+        )
+    try:
+        copy.verify()
+    except nc.FormatError as error:
+        raise nc.FormatError(f"{name}: it is not as it was written ({error}): {_AGAIN}") from None
+    for start in range(0, last - first, _CHUNK_DOCUMENTS):
+        stop = min(start + _CHUNK_DOCUMENTS, last - first)
+        offsets = source.document_offsets(first + start, first + stop) - begin
+        if not np.array_equal(offsets, copy.document_offsets(start, stop)):
+            raise nc.FormatError(
+                f"{name}: documents {first + start:,} … {first + stop:,} begin elsewhere than in the source: {_AGAIN}"
+            )
+    for start in range(0, end - begin, _CHUNK_TOKENS):
+        stop = min(start + _CHUNK_TOKENS, end - begin)
+        if not np.array_equal(source.tokens(begin + start, begin + stop), copy.tokens(start, stop)):
+            raise nc.FormatError(
+                f"{name}: tokens {begin + start:,} … {begin + stop:,} differ from the source: {_AGAIN}"
+            )
