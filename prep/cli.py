@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import io
 import json
 import os
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"millstream {options.command}: the memory ran out ({error}): give fewer --workers.", file=sys.stderr)
         return 1
     except (nc.FormatError, ValueError, OSError, KeyError, IndexError, MissingExtraError) as error:
-        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        text = _sentence(error, options)
         print(f"millstream {options.command}: {text}", file=sys.stderr)
         return 1
     return 0
@@ -261,6 +262,17 @@ def _open(options: argparse.Namespace) -> nc.Corpus:
 
 def _say(report: dict[str, Any], lines: list[str], as_json: bool) -> None:
     print(json.dumps(report, indent=1, ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+def _sentence(error: Exception, options: argparse.Namespace) -> str:
+    """Return what the error says; of an error of the system's own: where, what, and what to do."""
+    if isinstance(error, KeyError):
+        return str(error.args[0])
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    where = error.filename or getattr(options, "destination", None) or options.path
+    advice = "; free some space and run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{os.fsdecode(where)}: {error.strerror}{advice}."
 
 
 def _version() -> str:

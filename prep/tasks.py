@@ -18,6 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from neutral_core.format import canonical
@@ -157,15 +158,24 @@ def _in_order(
 
 @contextlib.contextmanager
 def _ctrl_c_later() -> Iterator[None]:
-    """Hold Ctrl-C back while a process may be started: it begins with it held back too, and so never dies of it in the middle of its imports."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
+    """Hold Ctrl-C back while a process may be started, here and in the process.
+
+    Here, because a process that was started and not told what to do complains; there, because it would die of it in the middle of its imports. It
+    inherits the blocked signal, and ignores it from ``_be_worker`` on. The block alone would not do here: another thread may take the signal.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
+        yield  # only the main thread hears of Ctrl-C; Windows has no such block
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(*came[0])
 
 
 def _be_worker(stop: Connection) -> None:

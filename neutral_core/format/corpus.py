@@ -6,6 +6,7 @@ open again lazily, so that a process that receives one maps the files itself and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from neutral_core.format.content import code_of
 from neutral_core.format.fields import Field
 from neutral_core.format.manifest import MANIFEST, Manifest
 from neutral_core.format.memory import MemoryShard
-from neutral_core.format.publish import PARTIAL
+from neutral_core.format.publish import PARTIAL, shard_name
 from neutral_core.format.shard import CHECKS, Shard
 from neutral_core.format.shard_like import ShardLike
 from neutral_core.format.shard_writer import token_array
 from neutral_core.format.tokenizer import TokenizerIdentity
 
 Tokens = npt.NDArray[Any]
+
+_UNLISTED = f"there is no {MANIFEST}: the shards were taken in the order of their names; nothing says whether the last ones are there."
 
 
 class Corpus:
@@ -205,6 +208,7 @@ def open_folder(
         vocab_size=manifest.vocab_size,
         tokenizer=manifest.tokenizer or tokenizer,
         fields=manifest.fields,
+        notes=[] if path.is_file() or (path / MANIFEST).exists() else [_UNLISTED],
     )
 
 
@@ -231,7 +235,17 @@ def _manifest(path: Path) -> Manifest:
         raise FileNotFoundError(
             f"{path}: there is no corpus: no {MANIFEST}, no *.safetensors, no legacy data set of this name{hint}."
         )
+    _check_numbers(path, [shard.name for shard in shards])
     return Manifest.of([Shard(shard) for shard in shards])
+
+
+def _check_numbers(path: Path, names: list[str]) -> None:
+    """Refuse shards that are numbered as ours are, with a gap: without a manifest nothing else would say that one is missing."""
+    missing = sorted({shard_name(number) for number in range(len(names))} - set(names))
+    if missing and all(re.fullmatch(r"shard-\d{5,}\.safetensors", name) for name in names):
+        raise FormatError(
+            f"{path}: {missing[0]} is missing, and so is {MANIFEST}: the copy was cut short: copy it again."
+        )
 
 
 def memory_corpus(

@@ -91,7 +91,7 @@ class Manifest:
     def from_bytes(cls, content: bytes, path: str) -> Manifest:
         """Parse and check the file's content; raise FormatError naming what is wrong."""
         try:
-            data = canonical.loads(content)
+            data = _loads(content)
             if not isinstance(data, dict) or data.get("format") != "millstream corpus":
                 raise ValueError("it is no manifest of Millstream's ('format' is not 'millstream corpus').")
             version = data.get("format_version")
@@ -140,3 +140,12 @@ def _entry(item: Any) -> Entry:
         if type(item[key]) is not int or not 0 <= item[key] < 2**62:
             raise ValueError(f"{key} of shard {name} is {item[key]!r}, expected an integer from 0 to 2^62 - 1.")
     return Entry(**item)
+
+
+def _loads(content: bytes) -> Any:
+    try:
+        return canonical.loads(content)
+    except ValueError as error:
+        raise ValueError(
+            f"it is not JSON ({error}): the copy was cut short or the file is damaged: copy it again."
+        ) from None

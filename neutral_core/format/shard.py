@@ -167,6 +167,10 @@ class Shard:
 
     def _open(self) -> None:
         path = str(self.path)
+        if self.expected is not None and not self.path.exists():
+            raise FormatError(
+                f"{path}: dataset.json names this shard, but there is no such file: copy the corpus again."
+            )
         with self.path.open("rb") as file:
             num_bytes = file.seek(0, 2)
             file.seek(0)

@@ -101,7 +101,7 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
             except ValueError as error:
                 if on_bad == "error":
                     raise ValueError(
-                        f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip."
+                        f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
                     ) from None
                 tally.skip(at, number, str(error))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import neutral_core as nc
+from neutral_core import layouts
 from prep import convert as module
 from prep import pieces, prepare, tasks
 from prep.compare import compare
@@ -289,16 +291,21 @@ def test_a_run_that_ended_before_its_last_clean_up_is_verified_by_the_rerun(
 def test_the_source_is_opened_once_however_many_shards_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
 ) -> None:
-    opened: list[str] = []
-    open_corpus = nc.open_corpus
+    opened: list[Path] = []
+    open_headerless = layouts.open_headerless
 
-    def spy(path: Any, **named: Any) -> nc.Corpus:
-        opened.append(str(path))
-        return open_corpus(path, **named)
+    def spy(path: Path, **named: Any) -> nc.Corpus:
+        opened.append(path)
+        return open_headerless(path, **named)
 
-    monkeypatch.setattr(nc, "open_corpus", spy)
+    def sent(function: Any, jobs: Any, workers: int) -> Any:
+        for job in jobs:
+            yield function(pickle.loads(pickle.dumps(job)))  # as a worker gets it
+
+    monkeypatch.setattr(layouts, "open_headerless", spy)
+    monkeypatch.setattr(tasks, "run", sent)
     run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
-    assert opened.count(str(bare)) == 1  # each costs a pass over the file
+    assert opened == [bare]  # each costs a pass over the file
 
 
 @pytest.mark.parametrize("where", ["publish", "fsync_folder"])

@@ -207,7 +207,10 @@ def test_a_bad_line_of_json_is_named_by_file_line_and_byte(tmp_path: Path, bad: 
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n\n' + bad[0] + b'\n{"text": "b"}\n')
     for size in (1, 7, 15, 1 << 20):
-        with pytest.raises(ValueError, match=rf"^a\.jsonl: line 3 \(byte 15\): .*{bad[1]}.*--on-bad skip\.$"):
+        with pytest.raises(
+            ValueError,
+            match=rf"^a\.jsonl: line 3 \(byte 15\): .*{bad[1]}.*--on-bad skip; either way give --restart too\.$",
+        ):
             read_parts(parts_of(path, "file", size), "file")
 
 

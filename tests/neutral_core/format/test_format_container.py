@@ -426,8 +426,19 @@ def test_a_shard_of_other_counts_is_refused(documents: list[list[int]], words: s
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (corpus_of_two(tmp_path / "c") / "shard-00001.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"shard-00001\.safetensors"):
+    with pytest.raises(
+        FormatError, match=r"shard-00001\.safetensors: dataset\.json names this shard, but there is no such file"
+    ):
         open_corpus(tmp_path / "c").document(1)
+
+
+def test_a_gap_in_the_numbers_of_shards_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    folder = corpus_of_two(tmp_path / "c")
+    (folder / "dataset.json").unlink()
+    assert "no dataset.json" in open_corpus(folder).notes[0]
+    (folder / "shard-00000.safetensors").unlink()
+    with pytest.raises(FormatError, match=r"shard-00000\.safetensors is missing, and so is dataset\.json"):
+        open_corpus(folder)
 
 
 def test_shards_declared_differently_are_no_corpus(tmp_path: Path) -> None:
