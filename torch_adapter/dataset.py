@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 import neutral_core as nc
-from torch_adapter.loader import widen_all
+from torch_adapter.widen import widen_batch
 
 
 class MapDataset(Dataset[dict[str, torch.Tensor]]):
@@ -45,9 +45,8 @@ class MapDataset(Dataset[dict[str, torch.Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Return the rows of several indices, read together."""
-        batch = self.plan.read([self._sample(index) for index in indices])
-        wide = widen_all({key: torch.from_numpy(rows) for key, rows in batch.items()}, torch.int64)
-        return [{key: rows[number] for key, rows in wide.items()} for number in range(len(indices))]
+        batch = widen_batch(self.plan.read([self._sample(index) for index in indices]), torch.int64)
+        return [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
 
     def _sample(self, index: int) -> int:
         if not -self.num_samples <= index < self.num_samples:

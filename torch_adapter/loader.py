@@ -13,11 +13,11 @@ import torch
 
 import neutral_core as nc
 from torch_adapter.ranks import data_parallel_rank
-from torch_adapter.transfer import AcceleratorEngine, Copied, HostEngine, Ring, Tensors
-from torch_adapter.widen import widen
+from torch_adapter.transfer import AcceleratorEngine, Arrived, Copied, Ring
+from torch_adapter.widen import Tensors, widen_batch, widen_tensors
 
 AHEAD = 2  # batches under way to an accelerator before they are asked for
-KEPT = ("sample", "loss_mask")
+STREAMED = ("cuda", "xpu")  # devices with pinned memory and streams; batches for others are copied when asked for
 
 
 class Loader:
@@ -32,10 +32,11 @@ class Loader:
         num_samples, last, threads: as in ``neutral_core.Loader``.
 
     Each batch is a dict of new tensors with the keys of ``Plan.read``: ``tokens``, ``segment_ids``, ``positions``, ``source`` of ``dtype``,
-    ``sample`` int64, ``loss_mask`` bool. Ids travel as stored and are widened on the device. On an accelerator ``AHEAD`` batches are under
-    way before they are asked for, through AHEAD + 1 sets of pinned buffers; on the CPU nothing is staged.
+    ``sample`` int64, ``loss_mask`` bool. To a ``cuda`` or ``xpu`` device ids travel as stored and are widened there; ``AHEAD`` batches are
+    under way before they are asked for, through AHEAD + 1 sets of pinned buffers. On the CPU nothing is staged.
 
-    ``state_dict()`` counts the batches that the caller received, not those ahead.
+    ``state_dict()`` counts the batches that the caller received, not those ahead, also after an error and after ``close()``. An error of the
+    reader comes when its batch is due, after those that were under way; asked again, the loader tries that batch again.
 
     Raises:
         ValueError: an argument outside its range; an id of 2^31 or more with torch.int32.
@@ -70,21 +71,21 @@ class Loader:
             last=last,
             threads=threads,
         )
-        self._send, self._depth = _sender(self.device, partial(widen_all, dtype=dtype))
+        self._send, self._depth = _sender(self.device, dtype)
         self._ahead: deque[tuple[Tensors, Copied]] = deque()
+        self._sample = 0  # the first of the next batch that is handed out
 
     def __iter__(self) -> Iterator[Tensors]:
         return self
 
     def __next__(self) -> Tensors:
         """Return the next batch; raise StopIteration at the end of a finite pass."""
-        while len(self._ahead) <= self._depth and (batch := next(self._reader, None)) is not None:
-            self._check_range(batch)
-            self._ahead.append(self._send(batch))
+        self._send_ahead()
         if not self._ahead:
             raise StopIteration
         tensors, copied = self._ahead.popleft()
         copied.order(tensors)
+        self._sample += self._reader.batch_size
         return tensors
 
     def __len__(self) -> int:
@@ -93,16 +94,17 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor before the next batch: a small JSON-able dict, the same on every rank."""
-        state = self._reader.get_state()
-        return state | {"sample": state["sample"] - len(self._ahead) * self._reader.batch_size}
+        return self._reader.get_state() | {"sample": self._sample}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, of this loader or of the core's or JAX's; raise StateError for another plan's."""
         self._reader.set_state(state)
         self._ahead.clear()
+        self._sample = self._reader.get_state()["sample"]
 
     def close(self) -> None:
         """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
+        self._reader.seek(self._sample)
         self._reader.close()
         self._ahead.clear()
 
@@ -114,6 +116,22 @@ class Loader:
     ) -> None:
         self.close()
 
+    def _send_ahead(self) -> None:
+        """Keep the batches under way that there shall be, while there are any."""
+        while len(self._ahead) <= self._depth:
+            try:
+                batch = next(self._reader, None)
+                if batch is None:
+                    return
+                self._check_range(batch)
+                self._ahead.append(self._send(batch))
+            except Exception:
+                # What was not sent was not read, and what was sent comes before the error.
+                self._reader.seek(self._sample + len(self._ahead) * self._reader.batch_size)
+                if not self._ahead:
+                    raise
+                return
+
     def _check_range(self, batch: nc.Batch) -> None:
         tokens = batch["tokens"]
         if self.dtype == torch.int32 and tokens.dtype == np.uint32 and tokens.size and int(tokens.max()) >= 2**31:
@@ -121,21 +139,21 @@ class Loader:
 
 
 def _device(device: torch.device | str | None) -> torch.device:
-    if device is not None:
-        return torch.device(device)
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return torch.device("cpu") if found is None else found
+    """Return the device with its number, so that a later change of the current one does not move the batches."""
+    found = torch.device("cpu") if device is None else torch.device(device)
+    if device is None and torch.accelerator.is_available():
+        found = torch.accelerator.current_accelerator() or found
+    if str(found) in STREAMED:  # no number given
+        return torch.device(found.type, torch.accelerator.current_device_index())
+    return found
 
 
-def widen_all(tensors: Tensors, dtype: torch.dtype) -> Tensors:
-    """Return a batch with its ids as ``dtype``, on the device where they are."""
-    return {key: rows if key in KEPT else widen(rows, dtype) for key, rows in tensors.items()}
-
-
-def _sender(
-    device: torch.device, finish: Callable[[Tensors], Tensors]
-) -> tuple[Callable[[nc.Batch], tuple[Tensors, Copied]], int]:
+def _sender(device: torch.device, dtype: torch.dtype) -> tuple[Callable[[nc.Batch], tuple[Tensors, Copied]], int]:
     """Return what sends a batch to a device, and how many are sent ahead."""
-    if device.type == "cpu":
-        return partial(HostEngine().send, finish=finish), 0
-    return Ring(AcceleratorEngine(device), finish, slots=AHEAD + 1).send, AHEAD
+    if device.type in STREAMED:
+        return Ring(AcceleratorEngine(device), partial(widen_tensors, dtype=dtype), slots=AHEAD + 1).send, AHEAD
+
+    def send(batch: nc.Batch) -> tuple[Tensors, Copied]:
+        return {key: tensor.to(device) for key, tensor in widen_batch(batch, dtype).items()}, Arrived()
+
+    return send, 0

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 import torch
 
-Tensors = dict[str, torch.Tensor]
+from torch_adapter.widen import Tensors
 
 
 class Copied(Protocol):
@@ -54,6 +54,7 @@ class Ring:
     def send(self, batch: Mapping[str, npt.NDArray[Any]]) -> tuple[Tensors, Copied]:
         """Begin the transfer of a batch; waits for the copy that last used the same buffers."""
         hosts, copied = self._free.popleft()
+        self._free.append((None, None))  # buffers that a failed copy may still read are not used again
         if copied is not None:
             copied.wait()
         rows = {key: torch.from_numpy(array) for key, array in batch.items()}
@@ -62,12 +63,12 @@ class Ring:
         for key, tensor in rows.items():
             hosts[key].copy_(tensor)
         tensors, copied = self._engine.copy(hosts, self._finish)
-        self._free.append((hosts, copied))
+        self._free[-1] = hosts, copied
         return tensors, copied
 
 
-class HostEngine:
-    """No device: the batch is finished where it is; nothing is staged, nothing is waited for."""
+class Arrived:
+    """No copy is under way: for batches that nothing is staged for."""
 
     def wait(self) -> None:
         """See Copied."""
@@ -75,15 +76,9 @@ class HostEngine:
     def order(self, tensors: Tensors) -> None:
         """See Copied."""
 
-    def send(
-        self, batch: Mapping[str, npt.NDArray[Any]], finish: Callable[[Tensors], Tensors]
-    ) -> tuple[Tensors, Copied]:
-        """Return the batch's own memory as tensors, finished."""
-        return finish({key: torch.from_numpy(array) for key, array in batch.items()}), self
-
 
 class AcceleratorEngine:
-    """The accelerator that torch sees (cuda, xpu, mps): pinned memory, a stream of its own for copies, an event a batch."""
+    """A cuda or xpu device: pinned memory, a stream of its own for copies, an event a batch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -96,6 +91,7 @@ class AcceleratorEngine:
     def copy(self, hosts: Tensors, finish: Callable[[Tensors], Tensors]) -> tuple[Tensors, Copied]:
         """See Engine."""
         before = torch.accelerator.current_stream(self._device)
+        number = torch.accelerator.current_device_index()  # setting a stream makes its device the current one
         torch.accelerator.set_stream(self._stream)
         try:
             tensors = finish({key: host.to(self._device, non_blocking=True) for key, host in hosts.items()})
@@ -103,6 +99,7 @@ class AcceleratorEngine:
             event.record(self._stream)
         finally:
             torch.accelerator.set_stream(before)
+            torch.accelerator.set_device_index(number)
         return tensors, _Event(event, self._device)
 
 

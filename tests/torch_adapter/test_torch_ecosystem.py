@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +15,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import neutral_core as nc  # noqa: E402
-from torch_adapter import MapDataset  # noqa: E402
+from torch_adapter import Loader, MapDataset  # noqa: E402
 
-ROOT = Path(nc.__file__).parents[1]
-
-RANK = """
-import json, sys
-import numpy, torch.distributed
-import neutral_core as nc
-from torch_adapter import Loader
-folder, rank, world_size, state = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet-{world_size}", rank=rank, world_size=world_size)
-plan = nc.Plan(nc.Source(nc.open_corpus(f"{folder}/corpus")), seq_len=16, seed=7)
-with Loader(plan, batch_size=24, device="cpu") as loader:
-    if state:
-        loader.load_state_dict(json.loads(state))
-    rows = [next(loader)["tokens"].tolist() for _ in range(4)]
-    print(json.dumps({"rows": rows, "state": loader.state_dict()}))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
-"""
+ALONE = multiprocessing.get_context("forkserver")  # ranks of their own, which share one import of torch
+ALONE.set_forkserver_preload(["torch.distributed"])
 
 
 @pytest.fixture
@@ -45,33 +30,31 @@ def plan(tmp_path: Path) -> nc.Plan:
     return nc.Plan(nc.Source(nc.open_corpus(tmp_path / "corpus")), seq_len=16, seed=7)
 
 
-def run_ranks(folder: Path, world_size: int, state: str) -> list[dict[str, Any]]:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder), str(rank), str(world_size), state],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(world_size)
-    ]
-    results = []
-    for process in processes:
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        results.append(json.loads(out.splitlines()[-1]))
-    return results
+def serve(folder: Path, rank: int, world_size: int, state: str) -> tuple[list[Any], dict[str, Any]]:
+    """Be one rank: return the rows of four steps, and the state behind them."""
+    meet, patience = f"file://{folder}/meet-{world_size}", timedelta(seconds=60)
+    torch.distributed.init_process_group("gloo", meet, timeout=patience, rank=rank, world_size=world_size)
+    plan = nc.Plan(nc.Source(nc.open_corpus(folder / "corpus")), seq_len=16, seed=7)
+    with Loader(plan, batch_size=24, device="cpu") as loader:
+        if state:
+            loader.load_state_dict(json.loads(state))
+        rows = [next(loader)["tokens"].tolist() for _ in range(4)]
+        after = loader.state_dict()
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return rows, after
 
 
 def test_1_2_3_and_4_gloo_ranks_one_after_another_are_one_run(plan: nc.Plan, tmp_path: Path) -> None:
     """The rank comes from torch.distributed; each run resumes where the one before stopped, at another number of ranks."""
     state = ""
     for number, world_size in enumerate((1, 2, 3, 4)):
-        results = run_ranks(tmp_path, world_size, state)
-        assert all(result["state"] == results[0]["state"] for result in results)
-        state = json.dumps(results[0]["state"])
-        rows = [row for step in range(4) for result in results for row in result["rows"][step]]
+        with ProcessPoolExecutor(world_size, mp_context=ALONE) as ranks:
+            served = [ranks.submit(serve, tmp_path, rank, world_size, state) for rank in range(world_size)]
+            results = [future.result(timeout=120) for future in served]
+        assert all(after == results[0][1] for _, after in results)
+        state = json.dumps(results[0][1])
+        rows = [row for step in range(4) for steps, _ in results for row in steps[step]]
         first = 4 * 24 * number
         assert rows == plan.read(np.arange(first, first + 4 * 24))["tokens"].tolist()
 
@@ -93,7 +76,9 @@ def test_torchs_own_loader_gives_the_cores_rows(plan: nc.Plan, workers: int, con
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.filterwarnings("ignore")  # torchdata's own
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, as above
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_the_stateful_loader_resumes_to_the_uninterrupted_stream(plan: nc.Plan, workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import neutral_core as nc  # noqa: E402
 from torch_adapter import Loader, MapDataset, data_parallel_rank  # noqa: E402
-from torch_adapter.widen import widen  # noqa: E402
+from torch_adapter.widen import widen, widen_batch  # noqa: E402
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
 
@@ -120,6 +120,7 @@ def test_ids_beyond_the_signed_range_are_widened_as_they_are(dtype: Any, ids: li
     assert widen(torch.from_numpy(np.array(ids, dtype=dtype)), torch.int64).tolist() == ids
     small = [number for number in ids if number < 2**31]
     assert widen(torch.from_numpy(np.array(small, dtype=dtype)), torch.int32).tolist() == small
+    assert widen_batch({"tokens": np.array(ids, dtype=dtype)}, torch.int64)["tokens"].tolist() == ids
 
 
 def test_an_id_that_int32_cannot_hold_is_refused() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch_adapter.transfer import Ring, Tensors  # noqa: E402
+import neutral_core as nc  # noqa: E402
+from torch_adapter import Loader  # noqa: E402
+from torch_adapter.transfer import Ring  # noqa: E402
+from torch_adapter.widen import Tensors, widen_tensors  # noqa: E402
 
 
 class Copy:
@@ -83,16 +87,43 @@ def test_a_batch_of_another_shape_gets_buffers_of_its_own() -> None:
     assert engine.num_buffers == 2
 
 
-def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_those_alone() -> None:
-    """Through the whole loader: what is ahead is neither seen nor counted."""
-    import neutral_core as nc
-    from torch_adapter import Loader
-    from torch_adapter.loader import widen_all
+def test_buffers_of_a_failed_copy_are_not_used_again() -> None:
+    """A copy that failed half-way may still read them."""
 
-    plan = nc.Plan(nc.Source(nc.memory_corpus([np.arange(5000)], vocab_size=60_000)), seq_len=8, seed=3)
-    loader = Loader(plan, batch_size=4, device="cpu", num_samples=40)
+    class Failing(ScriptedEngine):
+        def copy(self, hosts: Tensors, finish: Callable[[Tensors], Tensors]) -> tuple[Tensors, Copy]:
+            tensors, copied = super().copy(hosts, finish)
+            if len(self.copies) == 1:
+                raise RuntimeError("out of memory")
+            return tensors, copied
+
+    engine = Failing()
+    ring = Ring(engine, lambda tensors: tensors, slots=1)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        ring.send(batch(1))
+    ring.send(batch(2))
+    assert engine.num_buffers == 2
+    engine.copies[0].complete()
+    assert (engine.copies[0].targets["tokens"] == 1).all()
+
+
+# Through the whole loader, on the scripted engine.
+
+
+def plan_of(num_tokens: int = 5000) -> nc.Plan:
+    return nc.Plan(nc.Source(nc.memory_corpus([np.arange(num_tokens)], vocab_size=60_000)), seq_len=8, seed=3)
+
+
+def scripted(plan: nc.Plan, **options: Any) -> tuple[Loader, ScriptedEngine]:
+    loader = Loader(plan, batch_size=4, device="cpu", **options)
     engine = ScriptedEngine()
-    loader._send, loader._depth = Ring(engine, partial(widen_all, dtype=torch.int64), slots=3).send, 2
+    loader._send, loader._depth = Ring(engine, partial(widen_tensors, dtype=torch.int64), slots=3).send, 2
+    return loader, engine
+
+
+def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_those_alone() -> None:
+    """What is ahead is neither seen nor counted."""
+    loader, engine = scripted(plan_of(), num_samples=40)
     for step in range(10):
         assert loader.state_dict()["sample"] == 4 * step
         assert len(loader) == 10 - step
@@ -102,3 +133,98 @@ def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_tho
         assert found["sample"].tolist() == list(range(4 * step, 4 * step + 4))
     assert next(loader, None) is None
     loader.close()
+
+
+def test_the_next_batches_are_under_way_before_they_are_asked_for() -> None:
+    loader, engine = scripted(plan_of())
+    for step in range(5):
+        next(loader)
+        assert len(engine.copies) == step + 3
+    loader.close()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 10, 11])
+def test_closing_in_any_state_keeps_the_count_of_what_was_received(steps: int) -> None:
+    loader, _ = scripted(plan_of(), num_samples=40)
+    received = len([batch for _ in range(steps) if (batch := next(loader, None)) is not None])
+    for _ in range(2):
+        loader.close()
+        assert loader.state_dict()["sample"] == 4 * received
+        assert len(loader) == 10 - received
+        with pytest.raises(ValueError, match="the loader is closed"):
+            next(loader)
+
+
+def test_a_state_is_gone_back_to_whatever_is_ahead() -> None:
+    loader, _ = scripted(plan_of())
+    state = loader.state_dict()
+    for _ in range(3):
+        next(loader)
+    loader.load_state_dict(state)
+    assert [next(loader)["sample"][0].item() for _ in range(4)] == [0, 4, 8, 12]
+    loader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_error_of_the_reader_comes_when_its_batch_is_due_and_nothing_is_skipped(threads: int) -> None:
+    plan, broken = plan_of(), [True]
+    read = plan.read_pieces
+
+    def read_pieces(samples: Any, *others: Any) -> nc.Batch:
+        if broken and samples[-1] >= 256:  # the second chunk of 256 rows
+            raise OSError("the network is away")
+        return read(samples, *others)
+
+    plan.read_pieces = read_pieces  # type: ignore[method-assign]
+    loader, _ = scripted(plan, threads=threads)
+    received = [next(loader)["sample"].tolist() for _ in range(64)]
+    for _ in range(4):  # more often than there are buffers
+        with pytest.raises(OSError, match="the network is away"):
+            next(loader)
+        assert loader.state_dict()["sample"] == 256
+    broken.clear()
+    received += [next(loader)["sample"].tolist() for _ in range(64)]
+    assert [sample for samples in received for sample in samples] == list(range(512))
+    loader.close()
+
+
+def test_a_failed_transfer_skips_nothing() -> None:
+    loader, engine = scripted(plan_of())
+    next(loader)
+    copy, broken = engine.copy, [True]
+
+    def failing(*arguments: Any) -> tuple[Tensors, Copy]:
+        if broken:
+            raise RuntimeError("out of memory")
+        return copy(*arguments)
+
+    engine.copy = failing  # type: ignore[method-assign]
+    received = [next(loader)["sample"][0].item() for _ in range(2)]  # they were under way
+    for _ in range(4):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            next(loader)
+    broken.clear()
+    assert received + [next(loader)["sample"][0].item() for _ in range(5)] == [4, 8, 12, 16, 20, 24, 28]
+    loader.close()
+
+
+def test_a_device_without_streams_gets_its_tensors_by_a_plain_copy() -> None:
+    """The meta device stands for one: its tensors have shape, dtype and place, and no content."""
+    with Loader(plan_of(), batch_size=4, device="meta", dtype=torch.int32) as loader:
+        batch = next(loader)
+    assert {key: (rows.device.type, rows.dtype, tuple(rows.shape)) for key, rows in batch.items()} == {
+        "tokens": ("meta", torch.int32, (4, 9)),
+        "source": ("meta", torch.int32, (4,)),
+        "sample": ("meta", torch.int64, (4,)),
+    }
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here")
+def test_on_an_accelerator_the_rows_are_the_cores() -> None:
+    plan = plan_of(60_000)
+    with Loader(plan, batch_size=64, num_samples=64 * 200) as loader:
+        assert loader.device.index is not None
+        kept = list(loader)  # nothing that is handed out is written again
+    expected = plan.read(np.arange(64 * 200))
+    for key, rows in expected.items():
+        assert np.array_equal(torch.cat([batch[key] for batch in kept]).cpu().numpy(), rows)
