@@ -90,7 +90,12 @@ class Loader:
         if self._closed:
             raise ValueError("the loader is closed: make another one.")
         if self._left_in_chunk == 0:
-            self._next_chunk()
+            try:
+                self._next_chunk()
+            except Exception:
+                if not self._closed:
+                    self.seek(self._sample)  # nothing was handed out: asked again, the same batch is read again
+                raise
         at = (self._chunk_batches - self._left_in_chunk) * self.rows_per_rank
         self._left_in_chunk -= 1
         self._sample += self.batch_size

@@ -104,7 +104,8 @@ class Loader:
 
     def close(self) -> None:
         """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
-        self._reader.seek(self._sample)
+        if self._ahead:
+            self._reader.seek(self._sample)  # so that len() and state_dict() still say what was received
         self._reader.close()
         self._ahead.clear()
 

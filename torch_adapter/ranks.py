@@ -9,7 +9,8 @@ def data_parallel_rank(dp_rank: int | None = None, dp_world_size: int | None = N
     """Return (dp_rank, dp_world_size); never initialises torch.distributed.
 
     Args:
-        dp_rank, dp_world_size: both, and they win over everything; or neither.
+        dp_rank, dp_world_size: both, and they win over everything; or neither. Where several ranks share the same rows (tensor or pipeline
+            parallelism) they must be given, from a device mesh as ``mesh["dp"].get_local_rank()`` and ``mesh["dp"].size()``.
 
     Raises:
         ValueError: one is given without the other.

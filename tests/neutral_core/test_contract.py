@@ -328,6 +328,29 @@ def test_threads_errors_reach_the_caller_with_their_sentence(make: Callable[...,
         next(loader)  # it does not skip what it could not read
 
 
+def test_a_read_that_fails_once_is_read_again(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be read is neither skipped nor lost: the state stays, and the next call serves the batch that was due."""
+    plan = mixed_plan()
+    read_pieces, failures = nc.Plan.read_pieces, [0, 1]  # the first and the second chunk fail once each
+
+    def failing(self: nc.Plan, samples: Any, located: Any, pieces: Any) -> Any:
+        if failures and samples[0] == 256 * failures[0]:
+            del failures[0]
+            raise OSError("a passing fault")
+        return read_pieces(self, samples, located, pieces)
+
+    monkeypatch.setattr(nc.Plan, "read_pieces", failing)
+    loader = make(plan, batch_size=8)
+    found = []
+    while len(found) < 600:
+        try:
+            found.extend(next(loader)["sample"].tolist())
+        except OSError:
+            assert loader.get_state()["sample"] == len(found)
+    assert found == list(range(600))
+    assert not failures
+
+
 def test_a_closed_loader_says_so(make: Callable[..., Any]) -> None:
     loader = make(mixed_plan(), batch_size=4)
     next(loader)
