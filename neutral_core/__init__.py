@@ -10,13 +10,14 @@ Everything public is a name of this module; FORMAT.md and docs/order.md say what
 """
 
 from neutral_core.batch import Batch
-from neutral_core.errors import FormatError, StateError
+from neutral_core.errors import ExhaustedError, FormatError, StateError
 from neutral_core.format.corpus import Corpus, memory_corpus
 from neutral_core.format.fields import Field
 from neutral_core.format.tokenizer import TokenizerIdentity
 from neutral_core.format.writer import CorpusWriter
 from neutral_core.layouts import open_corpus
 from neutral_core.loader import Loader
+from neutral_core.order.phases import Phase
 from neutral_core.order.plan import Plan
 from neutral_core.order.source import Source
 
@@ -24,9 +25,11 @@ __all__ = [
     "Batch",
     "Corpus",
     "CorpusWriter",
+    "ExhaustedError",
     "Field",
     "FormatError",
     "Loader",
+    "Phase",
     "Plan",
     "Source",
     "StateError",

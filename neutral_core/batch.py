@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neutral_core.order.windows import Pieces, Stretches
+from neutral_core.order.windows import Pieces, Stretches, by_segment
 
 Batch = dict[str, npt.NDArray[Any]]
 
@@ -29,7 +29,7 @@ def read_tokens(
         return np.empty((0, length), dtype=dtype)
     if whole and len(np.unique(segments)) * _TOGETHER <= num_rows:
         out = np.empty((num_rows, length), dtype=dtype)
-        for chosen in _by_segment(segments):
+        for chosen in by_segment(segments):
             out[pieces.row[chosen]] = stretches.shards[int(segments[chosen[0]])].rows(pieces.start[chosen], length)
         return out
     in_place = np.lexsort((pieces.column, pieces.row)) if not whole else slice(None)
@@ -57,7 +57,7 @@ def read_documents(
     segment_ids count the documents of a row from 1; positions restart at 0 at each document's first token in the row, and at the row's start.
     """
     begins = [pieces.row * length + pieces.column]  # of documents, as places in the rows one after another
-    for chosen in _by_segment(pieces.segment):
+    for chosen in by_segment(pieces.segment):
         offsets = stretches.shards[int(pieces.segment[chosen[0]])].offsets()
         start = pieces.start[chosen]
         first, last = offsets.find(start), offsets.find(start + pieces.length[chosen] - 1)
@@ -89,11 +89,3 @@ def pad(batch: Batch, real: npt.NDArray[np.bool_], seq_len: int) -> Batch:
         padded[key][real] = rows
     padded["loss_mask"] = np.repeat(real[:, None], seq_len, axis=1)
     return padded
-
-
-def _by_segment(segments: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Return the indices of equal entries together."""
-    if not len(segments):
-        return []
-    order = np.argsort(segments, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(segments[order])) + 1)

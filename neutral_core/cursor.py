@@ -35,8 +35,8 @@ def make(sample: int, fingerprint: str, parts: Mapping[str, str]) -> dict[str, A
     return {"version": VERSION, "sample": sample, "fingerprint": fingerprint, "parts": dict(parts)}
 
 
-def sample_of(state: Any, fingerprint: str, parts: Mapping[str, str]) -> int:
-    """Return the sample at which a saved state goes on; raise StateError, naming the part, where it is another plan's."""
+def check(state: Any) -> int:
+    """Return the sample of a state of this version; raise StateError where it is none."""
     if not isinstance(state, Mapping) or set(state) != _KEYS:
         found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
         raise StateError(
@@ -51,10 +51,17 @@ def sample_of(state: Any, fingerprint: str, parts: Mapping[str, str]) -> int:
         raise StateError(f"state: sample is {sample!r}, expected an integer from 0 to 2^62.")
     if not isinstance(state["parts"], Mapping):
         raise StateError(f"state: parts is {state['parts']!r}, expected a dict of digests.")
+    return sample
+
+
+def sample_of(state: Any, fingerprint: str, parts: Mapping[str, str]) -> int:
+    """Return the sample at which a saved state goes on; raise StateError, naming the part, where it is another plan's."""
+    sample = check(state)
     different = [name for name in {**parts, **state["parts"]} if parts.get(name) != state["parts"].get(name)]
     if different:
         reasons = "; ".join(
-            f"{name} differs ({_CONSEQUENCE.get(name, 'a part that this version does not know')})" for name in different
+            f"{name} differs ({_CONSEQUENCE.get(name.split(' from ')[0], 'a part that this version does not know')})"
+            for name in different
         )
         raise StateError(f"state: it was saved by another plan: {reasons}.")
     if state["fingerprint"] != fingerprint:

@@ -1,8 +1,9 @@
-"""The two exceptions of Millstream's own; bad arguments raise ValueError, TypeError or IndexError.
+"""The exceptions of Millstream's own; bad arguments raise ValueError, TypeError or IndexError.
 
 ValueError
-├── FormatError   bytes that are not what they should be (truncated, flipped, mixed up, hostile, newer)
-└── StateError    a state that does not belong to this plan
+├── FormatError       bytes that are not what they should be (truncated, flipped, mixed up, hostile, newer)
+├── StateError        a state that does not belong to this plan
+└── ExhaustedError    a source would be served more often than its max_epochs
 """
 
 
@@ -12,3 +13,7 @@ class FormatError(ValueError):
 
 class StateError(ValueError):
     """A saved state does not belong to this plan; the message names the part that differs."""
+
+
+class ExhaustedError(ValueError):
+    """A source would be served more often than its max_epochs; the message names it and the sample."""

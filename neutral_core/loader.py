@@ -3,14 +3,15 @@
     samples of this rank, some thousands at a time ──locate──▶ chunks of 256 rows or more ──threads──▶ batches, in order
 
 The threads only fill arrays; which row is which is settled before they start, so their number changes nothing but the speed. Handing a chunk
-over costs as much as some rows, which is why a chunk holds 256 rows or more; a batch is a view into one.
+over costs as much as some rows, which is why a chunk holds 256 rows or more; a batch is a view into one. The loader counts in places: samples
+that the plan does not skip.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
@@ -20,13 +21,14 @@ import numpy.typing as npt
 
 from neutral_core import cursor
 from neutral_core.batch import Batch, pad
+from neutral_core.batch_sizes import BatchSize, BatchSizes
 from neutral_core.order.plan import Located, Plan
 from neutral_core.order.windows import Pieces
 
 CHUNK_ROWS = 256
 LOCATE_ROWS = 8192
 _LAST = ("drop", "pad")
-_Block = tuple[npt.NDArray[np.int64], Located, Pieces]  # samples, where they are, what fills them
+Int64 = npt.NDArray[np.int64]
 
 
 class Loader:
@@ -34,23 +36,29 @@ class Loader:
 
     Args:
         plan: what to serve.
-        batch_size: of the *global* batch, in rows; divisible by ``dp_world_size``.
+        batch_size: of the *global* batch, in rows, divisible by ``dp_world_size``; or a schedule of pairs (sample, batch_size), the first at
+            sample 0: a batch has the size of the last pair at or before its first sample.
         dp_rank, dp_world_size: this process' share: rows dp_rank · b … (dp_rank + 1) · b − 1 of each global batch, b = batch_size / dp_world_size.
         rows: the rows of each global batch to read instead, integers [b] in any order, where a share is not one contiguous piece (a device mesh);
-            dp_rank and dp_world_size are then left out.
+            for a schedule, a function that returns them for a batch size. dp_rank and dp_world_size are then left out.
         num_samples: the pass ends before this sample; None: never.
         last: what becomes of the samples after the last whole batch of a finite pass: ``drop``, or ``pad``: a last batch with padding rows
             (sample −1, no loss). With ``pad`` every batch has the key ``loss_mask``. All ranks take the same number of steps either way.
         threads: that read ahead; 0 reads when asked. One is enough unless storage is slow.
 
     Each batch is a dict as ``Plan.read`` returns it. The arrays are the caller's: they may be kept and written to. Memory: threads + 2 chunks of
-    max(256, b) rows.
+    max(256, b) rows. A global batch is the next batch_size samples that the plan does not skip.
 
     ``len()`` is the number of batches still to come in a finite pass. ``get_state()`` is taken between two batches and resumes before the next,
     at any ``dp_world_size``, ``batch_size`` and ``threads``.
 
+    Attributes:
+        sample: the first one of the next batch. batch_size, rows: of the next batch.
+
     Raises:
         ValueError: an argument outside its range; a batch size that the ranks do not divide, with the nearest that they do.
+        ExhaustedError: the pass would serve a source beyond its max_epochs: on making the loader where num_samples says so, else from the
+            iteration, in place of the batch that would hold the first such sample.
         FormatError, OSError: from the iteration, when a shard is damaged or cannot be read.
     """
 
@@ -58,29 +66,45 @@ class Loader:
         self,
         plan: Plan,
         *,
-        batch_size: int,
+        batch_size: BatchSize,
         dp_rank: int = 0,
         dp_world_size: int = 1,
-        rows: npt.ArrayLike | None = None,
+        rows: npt.ArrayLike | Callable[[int], npt.ArrayLike] | None = None,
         num_samples: int | None = None,
         last: str = "drop",
         threads: int = 1,
     ) -> None:
-        _check(batch_size, dp_rank, dp_world_size, num_samples, last, threads)
+        _check(dp_rank, dp_world_size, num_samples, last, threads)
         self.plan = plan
-        self.batch_size = batch_size
         self.dp_rank = dp_rank
         self.dp_world_size = dp_world_size
         self.num_samples = num_samples
         self.last = last
-        self.rows = _rows(rows, batch_size, dp_rank, dp_world_size)
-        self.rows_per_rank = len(self.rows)
-        self.batches_per_chunk = -(-CHUNK_ROWS // self.rows_per_rank)
+        self._sizes = BatchSizes(batch_size, dp_world_size, plan.skips.place_of)
+        self._rows = {size: _rows(rows, size, dp_rank, dp_world_size) for size in self._sizes.sizes}
+        if num_samples is not None:
+            plan.check_end(num_samples)
+        self._stop = plan.skips.place_of(cursor.MAX_SAMPLE if num_samples is None else num_samples)
+        self._end = plan.skips.place_of(plan.end)  # no batch reaches beyond, padding apart
         self._depth = threads + 1
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="millstream-reader") if threads else None
         self._closed = False
-        self._order = _OrderBlocks(self)
         self._start(0)
+
+    @property
+    def sample(self) -> int:
+        """The first sample of the next batch; at the end of a pass, of one that would follow."""
+        return int(self.plan.skips.samples_at(np.array([self._place], dtype=np.int64))[0])
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next global batch."""
+        return self._sizes.run(self._place)[0]
+
+    @property
+    def rows(self) -> Int64:
+        """The rows of the next global batch that are this process' share: int64[b]."""
+        return self._rows[self.batch_size]
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -94,33 +118,36 @@ class Loader:
                 self._next_chunk()
             except Exception:
                 if not self._closed:
-                    self.seek(self._sample)  # nothing was handed out: asked again, the same batch is read again
+                    self._start(self._place)  # nothing was handed out: asked again, the same batch is read again
                 raise
-        at = (self._chunk_batches - self._left_in_chunk) * self.rows_per_rank
+        share = self._share
+        at = (self._chunk_batches - self._left_in_chunk) * share
         self._left_in_chunk -= 1
-        self._sample += self.batch_size
-        return {key: rows[at : at + self.rows_per_rank] for key, rows in self._chunk.items()}
+        self._place += self._size
+        return {key: rows[at : at + share] for key, rows in self._chunk.items()}
 
     def __len__(self) -> int:
         """Return the batches still to come; raise TypeError for an endless pass."""
         if self.num_samples is None:
             raise TypeError("the loader has no length: give num_samples to make its pass finite.")
-        return self._batches_from(self._sample)
+        return self._batches_from(self._place)
+
+    def __bool__(self) -> bool:
+        return True  # a loader without a length is one all the same
 
     def get_state(self) -> dict[str, Any]:
         """Return the cursor before the next batch: a small JSON-able dict, the same on every rank."""
-        return cursor.make(self._sample, self.plan.fingerprint, self.plan.parts)
+        return self.plan.cursor(self.sample)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; O(1). Raise StateError, naming the part that differs, for another plan's or other data's."""
-        self.seek(cursor.sample_of(state, self.plan.fingerprint, self.plan.parts))
+        """Go on where a state was taken; O(1). Raise StateError, naming the part that differs, where the plan's past or its data are others."""
+        self.seek(self.plan.sample_in(state))
 
     def seek(self, sample: int) -> None:
-        """Make ``sample`` (0 … 2^62) the first one of the next batch; O(1)."""
+        """Make ``sample`` (0 … 2^62) the first one of the next batch, or the first after it that is not skipped; O(1)."""
         if type(sample) is not int or not 0 <= sample <= cursor.MAX_SAMPLE:
             raise ValueError(f"sample is {sample!r}, expected an integer from 0 to 2^62.")
-        self._drop_ahead()
-        self._start(sample)
+        self._start(self.plan.skips.place_of(sample))
 
     def close(self) -> None:
         """Stop the threads; what was read ahead is dropped. Done by ``with``, and when the loader is collected."""
@@ -137,114 +164,119 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _start(self, sample: int) -> None:
-        self._sample = sample  # the first of the next batch that is handed out
-        self._next_to_read = sample
+    def _start(self, place: int) -> None:
+        self._drop_ahead()
+        self._place = place  # the first of the next batch that is handed out
+        self._next_to_read = place
         self._left_in_chunk = 0
         self._chunk: Batch = {}
-        self._ahead: deque[Future[Batch]] = deque()
+        self._block: _Block | None = None  # the one that is being taken, and how many of its batches are
+        self._taken = 0
 
-    def _batches_from(self, sample: int) -> int:
-        """Return the batches from ``sample`` to the end of the pass; samples end at 2^62."""
-        left = max((cursor.MAX_SAMPLE if self.num_samples is None else self.num_samples) - sample, 0)
-        return left // self.batch_size if self.last == "drop" else -(-left // self.batch_size)
+    def _batches_from(self, place: int) -> int:
+        """Return the batches from ``place`` to the end of the pass, as far as max_epochs allows."""
+        whole = self._sizes.batches(place, min(self._stop, self._end), partial=False)
+        if self.last == "drop" or self._end < self._stop:
+            return whole
+        return self._sizes.batches(place, self._stop, partial=True)
 
     def _next_chunk(self) -> None:
         if self._pool is None:
-            count = self._take()
-            self._chunk = self._order.read(self._next_to_read - count * self.batch_size, count)
+            block, first, count = self._take()
+            chunk = block.read(first, count)
         else:
             while len(self._ahead) < self._depth and self._batches_from(self._next_to_read):
-                count = self._take()
-                self._ahead.append(
-                    self._pool.submit(self._order.read, self._next_to_read - count * self.batch_size, count)
-                )
+                block, first, count = self._take()
+                self._ahead.append((block, self._pool.submit(block.read, first, count)))
             if not self._ahead:
-                raise StopIteration
-            self._chunk = self._ahead[0].result()
+                self._finish()
+            block, future = self._ahead[0]
+            chunk = future.result()
             self._ahead.popleft()
-        self._chunk_batches = self._left_in_chunk = len(self._chunk["sample"]) // self.rows_per_rank
+        self._chunk, self._size, self._share = chunk, block.size, block.share
+        self._chunk_batches = self._left_in_chunk = len(chunk["sample"]) // block.share
 
-    def _take(self) -> int:
-        """Return the batches of the next chunk to read, and move on behind them."""
-        into = (
-            self._next_to_read // self.batch_size % self.batches_per_chunk
-        )  # chunks end where blocks of located samples do
-        count = min(self.batches_per_chunk - into, self._batches_from(self._next_to_read))
-        if not count:
-            raise StopIteration
-        self._next_to_read += count * self.batch_size
-        return count
+    def _take(self) -> tuple[_Block, int, int]:
+        """Return the next chunk to read, as batches of a block, and move on behind it."""
+        if self._block is None or self._taken == self._block.count:
+            self._block, self._taken = self._next_block(), 0
+        block, first = self._block, self._taken
+        count = min(-(-CHUNK_ROWS // block.share), block.count - first)
+        self._taken += count
+        self._next_to_read += count * block.size
+        return block, first, count
+
+    def _next_block(self) -> _Block:
+        left = self._batches_from(self._next_to_read)
+        if not left:
+            self._finish()
+        size, run = self._sizes.run(self._next_to_read)
+        share = len(self._rows[size])
+        per_chunk = -(-CHUNK_ROWS // share)
+        count = min(max(LOCATE_ROWS // share // per_chunk, 1) * per_chunk, left, left if run is None else run)
+        stop = self._stop if self.last == "pad" else None
+        return _Block(self.plan, self._next_to_read, count, size, self._rows[size], stop)
+
+    def _finish(self) -> None:
+        """Raise what ends the pass."""
+        if self._end < self._stop and self._sizes.batches(self._next_to_read, self._stop, partial=self.last == "pad"):
+            self.plan.check_end(cursor.MAX_SAMPLE)
+        raise StopIteration
 
     def _drop_ahead(self) -> None:
-        for future in self._ahead:
+        for _, future in getattr(self, "_ahead", ()):
             future.cancel()
-        self._ahead.clear()
+        self._ahead: deque[tuple[_Block, Future[Batch]]] = deque()
 
 
-class _OrderBlocks:
-    """Locates this rank's samples some thousands at a time, because a call costs as much as hundreds of samples; keeps the last two blocks."""
+class _Block:
+    """Batches of one size, one after another, whose samples are located together, because a call costs as much as hundreds of samples.
 
-    def __init__(self, loader: Loader) -> None:
-        self._plan = loader.plan
-        self._batch_size = loader.batch_size
-        self._rows = loader.rows_per_rank
-        self._row_numbers = loader.rows
-        self._num_samples = loader.num_samples
-        self._pads = loader.last == "pad"
-        self._per_block = max(LOCATE_ROWS // self._rows // loader.batches_per_chunk, 1) * loader.batches_per_chunk
-        self._blocks: dict[int, _Block] = {}
+    Args:
+        place: of the first batch's first sample.
+        count: of batches.
+        size: of the global batch, in rows.
+        rows: of each global batch, this rank's.
+        stop: the place behind the last sample of a padded pass; None: every row is a sample.
+    """
+
+    def __init__(self, plan: Plan, place: int, count: int, size: int, rows: Int64, stop: int | None) -> None:
+        self.count, self.size, self.share = count, size, len(rows)
+        self._plan, self._place, self._rows, self._stop = plan, place, rows, stop
+        self._located: tuple[Int64, npt.NDArray[np.bool_], Located, Pieces] | None = None
         self._lock = threading.Lock()
 
-    def read(self, sample: int, count: int) -> Batch:
-        """Return this rank's rows of ``count`` global batches from the one that begins at ``sample`` on."""
-        samples, located, pieces = self._locate(sample, count)
-        if not self._pads:
-            return self._plan.read_pieces(samples, located, pieces)
-        real = samples < (cursor.MAX_SAMPLE if self._num_samples is None else self._num_samples)
-        if real.all():
-            return pad(self._plan.read_pieces(samples, located, pieces), real, self._plan.seq_len)
-        return pad(self._plan.read(samples[real]), real, self._plan.seq_len)
-
-    def _locate(self, sample: int, count: int) -> _Block:
-        """Return samples, where they are and what fills them, from the block of batches that holds them; a chunk never crosses a block's edge."""
-        batch, phase = divmod(sample, self._batch_size)
-        number, at = divmod(batch, self._per_block)
-        first = number * self._per_block * self._batch_size + phase
+    def read(self, first: int, count: int) -> Batch:
+        """Return this rank's rows of ``count`` batches from the block's batch ``first`` on."""
         with self._lock:
-            if first not in self._blocks:
-                samples = self._samples(first, self._per_block)
-                while len(self._blocks) > 1:
-                    del self._blocks[next(iter(self._blocks))]
-                located = self._plan.locate(samples)
-                self._blocks[first] = samples, located, self._plan.pieces(located)
-            samples, located, pieces = self._blocks[first]
-        start, stop = at * self._rows, (at + count) * self._rows
-        return samples[start:stop], located[start:stop], pieces.of_rows(start, stop)
+            if self._located is None:
+                self._located = self._locate()
+            samples, real, located, pieces = self._located
+        start, stop = first * self.share, (first + count) * self.share
+        if self._stop is None or real[start:stop].all():
+            batch = self._plan.read_pieces(samples[start:stop], located[start:stop], pieces.of_rows(start, stop))
+        else:
+            batch = self._plan.read(samples[start:stop][real[start:stop]])
+        return batch if self._stop is None else pad(batch, real[start:stop], self._plan.seq_len)
 
-    def _samples(self, sample: int, count: int) -> npt.NDArray[np.int64]:
-        batches = sample + np.arange(count, dtype=np.int64) * self._batch_size
-        samples: npt.NDArray[np.int64] = (batches[:, None] + self._row_numbers).ravel()
-        return np.minimum(samples, cursor.MAX_SAMPLE - 1)  # a block may reach beyond the last sample there is
+    def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located, Pieces]:
+        begins = self._place + np.arange(self.count, dtype=np.int64) * self.size
+        places = (begins[:, None] + self._rows).ravel()
+        real = np.ones(len(places), dtype=bool) if self._stop is None else places < self._stop
+        # Rows behind the end of the pass are located as its last sample, and padded.
+        last = (self._plan.skips.num_places if self._stop is None else self._stop) - 1
+        samples = self._plan.skips.samples_at(np.minimum(places, last))
+        located = self._plan.locate(samples)
+        return samples, real, located, self._plan.pieces(located)
 
 
-def _check(batch_size: int, dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("dp_world_size", dp_world_size, 1),
-        ("threads", threads, 0),
-    ):
+def _check(dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:
+    for name, value, least in (("dp_world_size", dp_world_size, 1), ("threads", threads, 0)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} is {value!r}, expected an integer from {least} on.")
     if type(dp_rank) is not int or not 0 <= dp_rank < dp_world_size:
         raise ValueError(
             f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}."
-        )
-    if batch_size % dp_world_size:
-        lower = batch_size // dp_world_size * dp_world_size
-        near = f"{lower} or {lower + dp_world_size}" if lower else f"{dp_world_size}"
-        raise ValueError(
-            f"batch_size is {batch_size}, which {dp_world_size} ranks do not divide: the nearest that they do: {near}."
         )
     if num_samples is not None and (type(num_samples) is not int or not 0 <= num_samples <= cursor.MAX_SAMPLE):
         raise ValueError(f"num_samples is {num_samples!r}, expected None or an integer from 0 to 2^62.")
@@ -252,12 +284,14 @@ def _check(batch_size: int, dp_rank: int, dp_world_size: int, num_samples: int |
         raise ValueError(f"last is {last!r}, expected 'drop' or 'pad'.")
 
 
-def _rows(rows: npt.ArrayLike | None, batch_size: int, dp_rank: int, dp_world_size: int) -> npt.NDArray[np.int64]:
+def _rows(
+    rows: npt.ArrayLike | Callable[[int], npt.ArrayLike] | None, batch_size: int, dp_rank: int, dp_world_size: int
+) -> Int64:
     """Return the rows of a global batch that are this process' share."""
     if rows is None:
         share = batch_size // dp_world_size
         return np.arange(dp_rank * share, (dp_rank + 1) * share, dtype=np.int64)
-    array = np.asarray(rows)
+    array = np.asarray(rows(batch_size) if callable(rows) else rows)
     if dp_world_size != 1:
         raise ValueError(
             f"rows and dp_world_size={dp_world_size} are both given: each says which share is read; give one."

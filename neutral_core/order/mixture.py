@@ -40,7 +40,7 @@ def exact_weights(weights: Sequence[Any]) -> list[int]:
     Raises:
         ValueError: a weight is negative, not finite or no number, or all are zero.
     """
-    fractions = [_fraction(weight) for weight in weights]
+    fractions = [exact_weight(weight) for weight in weights]
     if not any(fractions):
         raise ValueError("all weights are zero: at least one source must be served.")
     scale = math.lcm(*(fraction.denominator for fraction in fractions))
@@ -49,7 +49,8 @@ def exact_weights(weights: Sequence[Any]) -> list[int]:
     return [integer // divisor for integer in integers]
 
 
-def _fraction(weight: Any) -> Fraction:
+def exact_weight(weight: Any) -> Fraction:
+    """Return the number that a weight says; raises as ``exact_weights`` does."""
     if isinstance(weight, np.integer):
         weight = int(weight)  # a Fraction of numpy's would multiply in 64 bits or fewer
     if isinstance(weight, bool) or (isinstance(weight, str) and _HUGE.search(weight)):
@@ -119,6 +120,23 @@ class Mixture:
                 where, nodes, items = where[inside], nodes[inside], items[inside]
         return sources, draws
 
+    def counts(self, num_samples: int) -> list[int]:
+        """Return how often each source is served in the first ``num_samples`` samples (0 … 2^62): closed form at each node, O(sources)."""
+        counts = [0] * self.num_sources
+        items = [num_samples] + [0] * (self._num_inner - 1)
+        if not self._num_inner:
+            counts[self._children[0, 0]] = num_samples
+        for node, ((lighter, heavier), rate) in enumerate(
+            zip(self._children.tolist(), self._rates.tolist(), strict=False)
+        ):
+            to_lighter = (items[node] * rate + 2**63) >> 64
+            for child, count in ((lighter, to_lighter), (heavier, items[node] - to_lighter)):
+                if child < self._num_inner:
+                    items[child] = count
+                else:
+                    counts[child - self._num_inner] = count
+        return counts
+
     def join(self, source: int, draws: Int64) -> Int64:
         """Return the samples that are draws of one source: the inverse of ``split``, in exact integers, O(depth) each.
 
@@ -133,7 +151,7 @@ class Mixture:
         if not 0 <= source < self.num_sources:
             raise IndexError(f"source {source} is outside of the mixture's {self.num_sources:,}.")
         node = self._num_inner + source
-        items = draws.astype(object)
+        items = draws.tolist()
         if node not in self._parents and (self._num_inner or source != self._children[0, 0]):
             raise ValueError(f"source {source} has weight 0: it is never served.")
         while node in self._parents:
@@ -142,13 +160,13 @@ class Mixture:
             if node == self._children[parent, 0]:
                 if rate == 0:
                     raise OverflowError(f"source {source} is served beyond sample 2^62 only.")
-                items = -((-((items + 1) * 2**64 - 2**63)) // rate) - 1
+                items = [-((-((item + 1) * 2**64 - 2**63)) // rate) - 1 for item in items]
             else:
-                items = (items * 2**64 + 2**63) // (2**64 - rate)
+                items = [(item * 2**64 + 2**63) // (2**64 - rate) for item in items]
             node = parent
-        if len(items) and max(items) >= 2**62:
+        if items and max(items) >= 2**62:
             raise OverflowError(f"source {source}: a draw is that of sample {max(items):,}, beyond the last, 2^62 - 1.")
-        return items.astype(np.int64)
+        return np.array(items, dtype=np.int64)
 
 
 def _count(n: UInt64, rate: UInt64) -> tuple[UInt64, npt.NDArray[np.bool_]]:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from neutral_core.format.corpus import Corpus
-from neutral_core.order.mixture import exact_weights
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Source:
@@ -19,19 +13,26 @@ class Source:
 
     Args:
         corpus: of ours or a legacy data set.
-        weight: its share; an int, float, Fraction or decimal text ≥ 0. A float counts as its shortest decimal text. Left out for all sources:
-            in proportion to their windows.
+        weight: its share; an int, float, Fraction or decimal text ≥ 0. A float counts as its shortest decimal text. Left out for all sources
+            that are not 0: in proportion to their windows. 0: not served, before a phase gives it another weight.
         name: part of the key of its shuffle; required and unique when a plan has several sources.
         documents: slice of documents; the run is its own circular stream, no window crosses its edges.
+        max_epochs: how often it may be served, in epochs, > 0 and not necessarily whole; None: without end.
 
     Raises:
-        ValueError: the slice has a step or no documents.
+        ValueError: the slice has a step or no documents; max_epochs is no number above 0.
     """
 
-    __slots__ = ("corpus", "documents", "name", "tokens", "weight")
+    __slots__ = ("corpus", "documents", "max_epochs", "name", "tokens", "weight")
 
     def __init__(
-        self, corpus: Corpus, *, weight: Any = None, name: str | None = None, documents: slice | None = None
+        self,
+        corpus: Corpus,
+        *,
+        weight: Any = None,
+        name: str | None = None,
+        documents: slice | None = None,
+        max_epochs: int | float | None = None,
     ) -> None:
         if not isinstance(corpus, Corpus):
             raise TypeError(f"corpus is {type(corpus).__name__}, expected a Corpus: open it with open_corpus(path).")
@@ -40,7 +41,12 @@ class Source:
             raise ValueError(
                 f"source {name!r}: documents={documents} is not a run of the corpus' {corpus.num_documents:,} documents."
             )
+        if max_epochs is not None and (
+            isinstance(max_epochs, bool) or not isinstance(max_epochs, (int, float)) or not 0 < max_epochs < 2**62
+        ):
+            raise ValueError(f"source {name!r}: max_epochs is {max_epochs!r}, expected None or a number above 0.")
         self.corpus = corpus
+        self.max_epochs = max_epochs
         self.weight = weight
         self.name = name
         self.documents = (first, last)
@@ -74,23 +80,6 @@ def names_of(sources: Sequence[Source]) -> tuple[str, ...]:
             raise ValueError(f"two sources are named {name!r}: names key the shuffles and must be unique.")
         seen.add(name)
     return names
-
-
-def weights_of(sources: Sequence[Source], names: Sequence[str], windows: Int64) -> list[int]:
-    """Return integers in the ratio of the weights, or of the windows where all are left out; raise ValueError naming the source."""
-    given = [source.weight is not None for source in sources]
-    if not any(given):
-        return exact_weights(windows.tolist())
-    if not all(given):
-        raise ValueError(
-            f"source {names[given.index(False)]!r} has no weight but others do: give all sources weights, or none."
-        )
-    for source, name in zip(sources, names, strict=True):
-        try:
-            exact_weights([source.weight, 1])
-        except ValueError as error:
-            raise ValueError(f"source {name!r}: {error}") from None
-    return exact_weights([source.weight for source in sources])
 
 
 def check_tokenizers(sources: Sequence[Source], names: Sequence[str], mixed: bool) -> None:

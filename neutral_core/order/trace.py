@@ -85,7 +85,7 @@ def _documents(stretches: Stretches, segment: int, start: int, length: int, colu
         if low < high:
             found.append(
                 TracedPiece(
-                    document=stretches.first_documents[segment] + first + number,
+                    document=int(stretches.first_documents[segment]) + first + number,
                     start=low - begin,
                     stop=high - begin,
                     column=column + low - start,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neutral_core.format.corpus import Corpus
 from neutral_core.format.shard_like import ShardLike
+from neutral_core.order.source import Source
 
 Int64 = npt.NDArray[np.int64]
 
@@ -25,7 +25,29 @@ def num_windows(num_tokens: int, seq_len: int) -> int:
     return max(num_tokens - 1, 0) // seq_len
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def windows_over(
+    begins: Int64, length: int, num_windows: int, seq_len: int, row_length: int, total: int
+) -> tuple[Int64, Int64]:
+    """Return the windows whose rows hold a token of a stretch of ``length`` ≥ 1 tokens on a circle of ``total``.
+
+    Args:
+        begins: int64[n], where the stretch begins, counted from window 0's first token, 0 ≤ begin < total; one entry an epoch.
+
+    Returns:
+        (index into begins, window), int64 each; every pair once.
+    """
+    found = []
+    for turn in (-total, 0, total):  # the stretch may reach over the circle's end, and the last windows may too
+        first = np.maximum((begins + turn - row_length) // seq_len + 1, 0)
+        last = np.minimum(-(-(begins + turn + length) // seq_len) - 1, num_windows - 1)
+        counts = np.maximum(last - first + 1, 0)
+        which = np.repeat(np.arange(len(begins)), counts)
+        window = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts) + first[which]
+        found.append(which * num_windows + window)
+    return np.divmod(np.unique(np.concatenate(found)), num_windows)
+
+
+@dataclass(frozen=True, slots=True)
 class Pieces:
     """Stretches of shards that fill rows: int64 arrays of one length, in no order but that of a row's columns.
 
@@ -40,6 +62,18 @@ class Pieces:
     segment: Int64
     start: Int64
     length: Int64
+
+    @staticmethod
+    def join(parts: Sequence[Pieces]) -> Pieces:
+        """Return the pieces of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        return Pieces(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("row", "column", "segment", "start", "length")
+            )
+        )
 
     def of_rows(self, first: int, last: int) -> Pieces:
         """Return the pieces of rows first … last, counted from 0 again; cheap where each row is one piece."""
@@ -57,31 +91,91 @@ class Pieces:
 
 
 class Stretches:
-    """The segments of all sources on one line.
+    """The segments of all sources on one line of tokens, and on one of documents.
 
     Args:
-        runs: for each source its corpus and the tokens [start, stop) of it that are the source.
+        sources: of a plan.
+
+    Attributes:
+        num_tokens, num_documents: int64[num_sources].
+        shards, shard_numbers, first_documents: for each segment its shard, that shard's number in its corpus and first document there.
     """
 
-    def __init__(self, runs: Sequence[tuple[Corpus, int, int]]) -> None:
-        self.dtypes = {corpus.dtype for corpus, _, _ in runs}
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.dtypes = {source.corpus.dtype for source in sources}
         self.shards: list[ShardLike] = []
-        self.first_documents: list[int] = []
         self.shard_numbers: list[int] = []
-        begins: list[Int64] = []
-        starts: list[Int64] = []
-        base = [0]
-        for corpus, start, stop in runs:
-            edges = np.clip(corpus.first_token, start, stop)
-            begins.append(base[-1] + edges[:-1] - start)
-            starts.append(edges[:-1] - corpus.first_token[:-1])
+        token_edges, document_edges, token_starts, document_starts = [], [], [], []
+        for source in sources:
+            corpus = source.corpus
+            tokens = np.clip(corpus.first_token, *source.tokens)
+            documents = np.clip(corpus.first_document, *source.documents)
+            token_edges.append(tokens - source.tokens[0])
+            document_edges.append(documents - source.documents[0])
+            token_starts.append(tokens[:-1] - corpus.first_token[:-1])
+            document_starts.append(documents[:-1] - corpus.first_document[:-1])
             self.shards.extend(corpus.shards)
-            self.first_documents.extend(corpus.first_document[:-1].tolist())
             self.shard_numbers.extend(range(corpus.num_shards))
-            base.append(base[-1] + stop - start)
-        self.base = np.array(base, dtype=np.int64)
-        self._begins = np.concatenate([*begins, self.base[-1:]])
-        self._starts = np.concatenate(starts)
+        self.num_tokens = np.array([int(edges[-1]) for edges in token_edges], dtype=np.int64)
+        self.num_documents = np.array([int(edges[-1]) for edges in document_edges], dtype=np.int64)
+        self.first_documents: Int64 = np.concatenate([source.corpus.first_document[:-1] for source in sources])
+        self._parts: Int64 = np.array([source.documents[0] for source in sources], dtype=np.int64)
+        self.base: Int64 = np.cumsum([0, *self.num_tokens.tolist()], dtype=np.int64)
+        self._document_base: Int64 = np.cumsum([0, *self.num_documents.tolist()], dtype=np.int64)
+        self._begins = _line(token_edges, self.base)
+        self._document_begins = _line(document_edges, self._document_base)
+        self._starts = np.concatenate(token_starts)
+        self._document_starts = np.concatenate(document_starts)
+
+    def segments_at(self, sources: npt.NDArray[Any], tokens: Int64) -> tuple[Int64, Int64]:
+        """Return (segment, token in its shard) of tokens of sources."""
+        place = self.base[sources] + tokens
+        segment = np.searchsorted(self._begins, place, side="right") - 1
+        return segment, self._starts[segment] + place - self._begins[segment]
+
+    def documents_at(self, sources: npt.NDArray[Any], tokens: Int64) -> Int64:
+        """Return the document that holds each token; both counted from the source's first."""
+        segment, local = self.segments_at(sources, tokens)
+        documents: Int64 = np.empty_like(local)
+        for mine in by_segment(segment):
+            documents[mine] = self.shards[int(segment[mine[0]])].offsets().find(local[mine])
+        return np.asarray(documents + self.first_documents[segment] - self._parts[sources])
+
+    def document_starts(self, sources: npt.NDArray[Any], first: Int64, count: Int64, width: int) -> Int64:
+        """Return where ``count`` (1 … width) documents from ``first`` on begin, and the last one ends: int64[n, width + 1], in tokens of the source.
+
+        Entries behind the end repeat it.
+        """
+        out = np.empty((len(first), width + 1), dtype=np.int64)
+        place = self._document_base[sources] + first
+        segment = np.searchsorted(self._document_begins, place, side="right") - 1
+        inside = place + count <= self._document_begins[segment + 1]
+        for mine in by_segment(segment):
+            whole = mine[inside[mine]]
+            number = int(segment[mine[0]])
+            last = np.minimum(np.arange(width + 1), count[whole][:, None])
+            local = (place[whole] - self._document_begins[number] + self._document_starts[number])[:, None] + last
+            found = self.shards[number].offsets().at(local)
+            out[whole] = found - self._starts[number] + self._begins[number] - self.base[sources[whole]][:, None]
+        for row in np.flatnonzero(~inside).tolist():  # a run that crosses shards
+            source, at = int(sources[row]), int(place[row])
+            out[row] = self._across(source, at - int(self._document_base[source]), int(count[row]), width)
+        return out
+
+    def _across(self, source: int, first: int, count: int, width: int) -> Int64:
+        """Return a row of ``document_starts``, document by document."""
+        total = int(self.num_tokens[source])
+        starts = []
+        for document in range(first, first + count + 1):
+            if document == self.num_documents[source]:
+                starts.append(total)
+                continue
+            place = int(self._document_base[source]) + document
+            segment = int(np.searchsorted(self._document_begins, place, side="right")) - 1
+            local = place - self._document_begins[segment] + self._document_starts[segment]
+            token = int(self.shards[segment].offsets().at(np.array([local]))[0])
+            starts.append(token - int(self._starts[segment]) + int(self._begins[segment] - self.base[source]))
+        return np.array(starts + [starts[-1]] * (width - count), dtype=np.int64)
 
     def pieces(self, sources: npt.NDArray[Any], positions: Int64, length: int) -> Pieces:
         """Return what fills rows of ``length`` tokens that begin at ``positions`` (int64[n], in tokens) of ``sources``."""
@@ -99,6 +193,18 @@ class Stretches:
                 break
             row, left, place, first, end = row[more], (left - take)[more], (place + take)[more], first[more], end[more]
             place = np.where(place == end, first, place)
-        names = ("row", "column", "segment", "start", "length")
-        columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [row] * 5
-        return Pieces(**dict(zip(names, columns, strict=True)))
+        return Pieces.join([Pieces(*each) for each in found] or [Pieces(row, row, row, row, row)])
+
+
+def by_segment(segments: Int64) -> list[Int64]:
+    """Return the indices of equal entries together."""
+    if not len(segments):
+        return []
+    order = np.argsort(segments, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(segments[order])) + 1)
+
+
+def _line(edges: list[Int64], base: Int64) -> Int64:
+    """Return where all segments begin on one line, and its end."""
+    begins = [each[:-1] + start for each, start in zip(edges, base[:-1].tolist(), strict=True)]
+    return np.concatenate([*begins, base[-1:]])

@@ -108,7 +108,7 @@ def test_samples_of_windows_are_the_inverse_of_locate() -> None:
 
 def test_weights_left_out_are_in_proportion_to_windows() -> None:
     plan = nc.Plan([nc.Source(corpus_of(3001), name="a"), nc.Source(corpus_of(1001), name="b")], seq_len=10)
-    assert plan.weights == [3, 1]
+    assert plan.phases[0].weights == {"a": 3, "b": 1}
 
 
 def test_the_widest_dtype_among_the_sources_serves_all() -> None:

@@ -171,10 +171,10 @@ def test_documents_without_tokens_and_shards_without_documents_do_not_show() -> 
 def test_pieces_cover_each_row_once() -> None:
     corpus, model = build([[7, 0, 5], [], [4, 9], [1]])
     total = sum(map(len, model))
-    stretches = Stretches([(corpus, 0, total), (corpus, 7, 21)])
+    stretches = Stretches([nc.Source(corpus), nc.Source(corpus, documents=slice(1, 5))])  # the second: tokens 7 … 24
     rng = np.random.default_rng(0)
     sources = rng.integers(0, 2, 500)
-    positions = rng.integers(0, np.where(sources == 0, total, 14))
+    positions = rng.integers(0, np.where(sources == 0, total, 18))
     pieces = stretches.pieces(sources, positions, 13)
     assert pieces.length.min() >= 1
     covered = np.zeros((500, 13), dtype=int)
@@ -186,7 +186,7 @@ def test_pieces_cover_each_row_once() -> None:
 def test_no_rows_need_no_pieces() -> None:
     corpus, _ = build([[7]])
     nothing = np.empty(0, dtype=np.int64)
-    assert len(Stretches([(corpus, 0, 7)]).pieces(nothing, nothing, 3).row) == 0
+    assert len(Stretches([nc.Source(corpus)]).pieces(nothing, nothing, 3).row) == 0
 
 
 def test_windows_in_an_epoch_are_the_whole_strides_before_the_last_token() -> None:
