@@ -5,48 +5,69 @@ Keys, dtypes and shapes are constant over a plan; data never decide them.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neutral_core.format.shard_like import rows_at
 from neutral_core.order.windows import Pieces, Stretches, by_segment
 
 Batch = dict[str, npt.NDArray[Any]]
-
-_TOGETHER = 8  # rows of one shard from which one gather beats a copy for each
 
 
 def read_tokens(
     stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     """Return [num_rows, length] of ``dtype``, a fresh array: the tokens of the pieces."""
-    segments = pieces.segment
-    whole = len(segments) == num_rows  # then the pieces stand in the order of the rows
-    if whole and num_rows and (segments == segments[0]).all():
-        return stretches.shards[int(segments[0])].rows(pieces.start, length).astype(dtype, copy=False)
-    if not num_rows:
-        return np.empty((0, length), dtype=dtype)
-    if whole and len(np.unique(segments)) * _TOGETHER <= num_rows:
-        out = np.empty((num_rows, length), dtype=dtype)
-        for chosen in by_segment(segments):
-            out[pieces.row[chosen]] = stretches.shards[int(segments[chosen[0]])].rows(pieces.start[chosen], length)
-        return out
-    in_place = np.lexsort((pieces.column, pieces.row)) if not whole else slice(None)
+    whole = pieces.length == length
+    if whole.all() and num_rows:
+        return _read_rows(stretches, pieces, length, dtype)
+    if np.count_nonzero(whole) * 2 < num_rows:
+        return _join(stretches, pieces, num_rows, length, dtype)
+    out = np.empty((num_rows, length), dtype=dtype)
+    out[pieces.row[whole]] = _read_rows(stretches, pieces.of(whole), length, dtype)
+    rest = pieces.of(~whole)
+    rows, rest_rows = np.unique(rest.row, return_inverse=True)
+    rest = Pieces(rest_rows, rest.column, rest.segment, rest.start, rest.length)
+    out[rows] = _join(stretches, rest, len(rows), length, dtype)
+    return out
+
+
+def _read_rows(stretches: Stretches, pieces: Pieces, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the rows of pieces that each are one, in their order."""
+    segments, which = np.unique(pieces.segment, return_inverse=True)
+    shards = [stretches.shards[segment] for segment in segments.tolist()]
+    memories = [shard.token_memory() for shard in shards]  # held until the rows have been copied
+    if len(stretches.dtypes) == 1 and None not in memories:
+        (stored,) = stretches.dtypes
+        addresses = np.array([memory.address for memory in memories if memory], dtype=np.int64)[which]
+        return rows_at(addresses + pieces.start * stored.itemsize, stored, length).astype(dtype, copy=False)
+    out = np.empty((len(pieces.row), length), dtype=dtype)
+    for mine in by_segment(which):
+        out[mine] = shards[int(which[mine[0]])].rows(pieces.start[mine], length)
+    return out
+
+
+def _join(stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return rows of any pieces: one statement a piece, and one join of memoryviews, which costs half of copying each by a statement."""
+    in_place = np.lexsort((pieces.column, pieces.row))
     found = []
     for segment, start, count in zip(
-        *(x[in_place].tolist() for x in (segments, pieces.start, pieces.length)), strict=True
+        *(x[in_place].tolist() for x in (pieces.segment, pieces.start, pieces.length)), strict=True
     ):
         shard = stretches.shards[segment]
-        tokens = shard.token_view()
-        if tokens is None:
+        memory = shard.token_memory()
+        if memory is None:
             found.append(shard.read(start, start + count).data)
         else:
-            found.append(tokens[start : start + count])
+            found.append(memory.view[start : start + count])
     if stretches.dtypes == {dtype}:
-        # One join of memoryviews costs half of copying each of them by a statement of its own.
         return np.frombuffer(bytearray().join(found), dtype=dtype).reshape(num_rows, length)
-    return np.concatenate([np.asarray(piece) for piece in found]).astype(dtype).reshape(num_rows, length)
+    return np.concatenate([np.empty(0, dtype), *(np.asarray(piece) for piece in found)], dtype=dtype).reshape(
+        num_rows, length
+    )
 
 
 def read_documents(
@@ -63,18 +84,27 @@ def read_documents(
         first, last = offsets.find(start), offsets.find(start + pieces.length[chosen] - 1)
         counts = last - first
         which = np.repeat(np.arange(len(chosen)), counts)
-        inner = first[which] + 1 + np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins.append(begins[0][chosen][which] + offsets.at(inner) - start[which])
-    places = np.unique(np.concatenate(begins))  # documents without tokens begin where the next one does
+        inner = np.arange(len(which)) + np.repeat(first + 1 - np.cumsum(counts) + counts, counts)
+        begins.append(offsets.at(inner) + (begins[0][chosen] - start)[which])
+    places = np.sort(np.concatenate(begins), kind="stable")
+    places = places[np.diff(places, prepend=-1) > 0]  # documents without tokens begin where the next one does
     lengths = np.diff(places, append=num_rows * length)
     row = places // length
-    number = np.arange(len(places)) - np.searchsorted(row, row)
-    segment_ids = np.repeat((number + 1).astype(np.int32), lengths)
+    number = np.arange(1, len(places) + 1) - np.searchsorted(row, row)
+    segment_ids = np.repeat(number.astype(np.int32), lengths)
     width = np.dtype(np.int32 if num_rows * length < 2**31 else np.int64)
-    positions = np.arange(num_rows * length, dtype=width)
-    np.subtract(positions, np.repeat(places.astype(width), lengths), out=positions)
+    positions = np.repeat(places.astype(width), lengths)
+    np.subtract(_counting(num_rows * length, width), positions, out=positions)
     shape = num_rows, length
     return segment_ids.reshape(shape), positions.astype(np.int32, copy=False).reshape(shape)
+
+
+@lru_cache(maxsize=1)
+def _counting(count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return 0 … count − 1, kept for the next chunk, which has the same size."""
+    numbers = np.arange(count, dtype=dtype)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def pad(batch: Batch, real: npt.NDArray[np.bool_], seq_len: int) -> Batch:

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from neutral_core.format.shard_like import TokenMemory
+
 # From Python 3.13 on a map need not keep the descriptor.
 TRACKS_DESCRIPTOR = sys.hexversion >= 0x030D0000
 
@@ -37,7 +39,7 @@ class FileBytes:
         access: ``map`` or ``read``.
     """
 
-    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path", "views")
+    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path", "tokens")
 
     def __init__(self, path: Path, num_bytes: int, access: str) -> None:
         if access not in ("map", "read"):
@@ -49,7 +51,7 @@ class FileBytes:
         self.access = access
         self._map: Bytes | None = None
         self._file: io.FileIO | None = None
-        self.views: dict[str, memoryview] = {}  # parts of the map that are asked for row by row, let go with it
+        self.tokens: TokenMemory | None = None  # the part of the map that is asked for row by row, let go with it
 
     def map(self) -> Bytes:
         """Return uint8[num_bytes], a read-only view of the map; raise OSError where the file is gone or has changed its size."""
@@ -75,7 +77,7 @@ class FileBytes:
 
     def let_go(self) -> None:
         """Drop map and descriptor; arrays that were handed out, and reads in progress, keep them as long as they live."""
-        self.views = {}
+        self.tokens = None
         self._map = None
         self._file = None
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.shard_like import rows_of
+from neutral_core.format.shard_like import TokenMemory, rows_of
 
 
 class MemoryShard:
@@ -32,9 +32,9 @@ class MemoryShard:
         state.update(self.array.tobytes())
         return state.hexdigest()
 
-    def token_view(self) -> memoryview:
+    def token_memory(self) -> TokenMemory:
         """See ShardLike."""
-        return self.array.data
+        return TokenMemory.of(self.array)
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See ShardLike."""

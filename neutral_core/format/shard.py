@@ -23,7 +23,7 @@ from neutral_core.format.content import Content, content_of
 from neutral_core.format.fields import counted_by
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.shard_like import Tokens, rows_of
+from neutral_core.format.shard_like import TokenMemory, Tokens, rows_of
 
 CHECKS = ("headers", "blocks")
 
@@ -99,16 +99,16 @@ class Shard:
             digest=self._digest(),
         )
 
-    def token_view(self) -> memoryview | None:
+    def token_memory(self) -> TokenMemory | None:
         """See ShardLike."""
         if self.access != "map" or self.check != "headers":
             return None
         if self._header is None:
             self._open()
-        view = self._file.views.get("tokens")
-        if view is None:
-            view = self._file.views["tokens"] = self.items("tokens", 0, self.num_tokens).data
-        return view
+        memory = self._file.tokens
+        if memory is None:
+            memory = self._file.tokens = TokenMemory.of(self.items("tokens", 0, self.num_tokens))
+        return memory
 
     def read(self, start: int, stop: int) -> Tokens:
         """See ShardLike; raises IndexError outside the shard."""
@@ -117,9 +117,9 @@ class Shard:
 
     def rows(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
         """See ShardLike."""
-        tokens = self.token_view()
+        tokens = self.token_memory()
         if tokens is not None:
-            return rows_of(np.asarray(tokens), starts, length)
+            return rows_of(np.asarray(tokens.view), starts, length)
         return np.stack([self.read(start, start + length) for start in starts.tolist()])
 
     def offsets(self) -> Offsets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,26 @@ from neutral_core.format.offsets import Offsets
 Tokens = npt.NDArray[Any]
 
 
+class TokenMemory(NamedTuple):
+    """Tokens that lie in memory, mapped or not: a view that keeps them there, and the address of the first."""
+
+    view: memoryview
+    address: int
+
+    @classmethod
+    def of(cls, tokens: Tokens) -> TokenMemory:
+        """Return the memory of a contiguous array."""
+        return cls(tokens.data, int(tokens.__array_interface__["data"][0]))
+
+
 class ShardLike(Protocol):
     """What a corpus is made of: a file of ours, a legacy data set read in place, or arrays in memory."""
 
     num_documents: int
     num_tokens: int
 
-    def token_view(self) -> memoryview | None:
-        """Return all tokens, read-only, if they may be sliced freely, else None: each access goes through ``read``."""
+    def token_memory(self) -> TokenMemory | None:
+        """Return all tokens, read-only, if they may be read freely, else None: each access goes through ``read`` or ``rows``."""
         ...
 
     def read(self, start: int, stop: int) -> Tokens:
@@ -51,3 +63,28 @@ def rows_of(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Token
     step = tokens.strides[0]
     windows = np.lib.stride_tricks.as_strided(tokens, (last + 1, length), (step, step), writeable=False)
     return np.asarray(windows[starts])
+
+
+def rows_at(addresses: npt.NDArray[np.int64], dtype: np.dtype[Any], length: int) -> Tokens:
+    """Return [len(addresses), length], a fresh array: ``length`` items from each address on; one gather over any number of maps.
+
+    Args:
+        addresses: int64[n], n ≥ 1, multiples of the item's size apart; the caller keeps the memory of every row alive.
+    """
+    base = int(addresses.min())
+    items = (addresses - base) // dtype.itemsize
+    return np.asarray(np.asarray(_Span(base, int(items.max()) + 1, dtype, length))[items])
+
+
+class _Span:
+    """All rows of ``length`` items that begin in a stretch of memory, most of which is never touched: what lies between maps need not be there."""
+
+    def __init__(self, base: int, count: int, dtype: np.dtype[Any], length: int) -> None:
+        size = dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (base, True),
+            "shape": (count, length),
+            "strides": (size, size),
+            "typestr": dtype.str,
+        }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import Offsets
-from neutral_core.format.shard_like import rows_of
+from neutral_core.format.shard_like import TokenMemory, rows_of
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
@@ -78,14 +78,14 @@ class FlatShard:
         self.num_documents = num_documents
         self.num_tokens = (file.num_bytes - start_byte) // stored.dtype.itemsize
 
-    def token_view(self) -> memoryview | None:
-        """See ShardLike; None where ids have to be checked as they are read."""
-        if self._stored.most is not None or self._file.access != "map":
+    def token_memory(self) -> TokenMemory | None:
+        """See ShardLike; None where ids have to be checked as they are read, or do not lie on multiples of their size."""
+        if self._stored.most is not None or self._file.access != "map" or self._start % self._stored.dtype.itemsize:
             return None
-        view = self._file.views.get("tokens")
-        if view is None:
-            view = self._file.views["tokens"] = self.read(0, self.num_tokens).data
-        return view
+        memory = self._file.tokens
+        if memory is None:
+            memory = self._file.tokens = TokenMemory.of(self.read(0, self.num_tokens))
+        return memory
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """See ShardLike; raises FormatError for an id that is negative or beyond 2^32 - 1."""

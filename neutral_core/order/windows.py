@@ -75,19 +75,20 @@ class Pieces:
             )
         )
 
+    def of(self, chosen: Any) -> Pieces:
+        """Return some of the pieces: indices, a mask or a slice."""
+        return Pieces(
+            self.row[chosen], self.column[chosen], self.segment[chosen], self.start[chosen], self.length[chosen]
+        )
+
     def of_rows(self, first: int, last: int) -> Pieces:
         """Return the pieces of rows first … last, counted from 0 again; cheap where each row is one piece."""
         if len(self.row) and len(self.row) == int(self.row[-1]) + 1:
             chosen: Any = slice(first, last)
         else:
             chosen = np.flatnonzero((self.row >= first) & (self.row < last))
-        return Pieces(
-            row=self.row[chosen] - first,
-            column=self.column[chosen],
-            segment=self.segment[chosen],
-            start=self.start[chosen],
-            length=self.length[chosen],
-        )
+        found = self.of(chosen)
+        return Pieces(found.row - first, found.column, found.segment, found.start, found.length)
 
 
 class Stretches:
