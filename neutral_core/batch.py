@@ -21,8 +21,10 @@ def read_tokens(
     stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
     """Return [num_rows, length] of ``dtype``, a fresh array: the tokens of the pieces."""
+    if not num_rows:
+        return np.empty((0, length), dtype=dtype)
     whole = pieces.length == length
-    if whole.all() and num_rows:
+    if whole.all():
         return _read_rows(stretches, pieces, length, dtype)
     if np.count_nonzero(whole) * 2 < num_rows:
         return _join(stretches, pieces, num_rows, length, dtype)
