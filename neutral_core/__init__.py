@@ -20,6 +20,7 @@ from neutral_core.loader import Loader
 from neutral_core.order.phases import Phase
 from neutral_core.order.plan import Plan
 from neutral_core.order.source import Source
+from neutral_core.plan_data import load_plan
 
 __all__ = [
     "Batch",
@@ -34,6 +35,7 @@ __all__ = [
     "Source",
     "StateError",
     "TokenizerIdentity",
+    "load_plan",
     "memory_corpus",
     "open_corpus",
 ]
