@@ -10,6 +10,7 @@ that the plan does not skip.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from neutral_core.batch import Batch, pad
 from neutral_core.batch_sizes import BatchSize, BatchSizes
 from neutral_core.order.plan import Located, Plan
 from neutral_core.order.windows import Pieces
+from neutral_core.read_ahead import Pace
 
 CHUNK_ROWS = 256
 LOCATE_ROWS = 8192
@@ -88,6 +90,7 @@ class Loader:
         self._end = plan.skips.place_of(plan.end)  # no batch reaches beyond, padding apart
         self._depth = threads + 1
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="millstream-reader") if threads else None
+        self._pace = Pace(plan.row_length * plan.dtype.itemsize)
         self._closed = False
         self._start(0)
 
@@ -215,7 +218,7 @@ class Loader:
         per_chunk = -(-CHUNK_ROWS // share)
         count = min(max(LOCATE_ROWS // share // per_chunk, 1) * per_chunk, left, left if run is None else run)
         stop = self._stop if self.last == "pad" else None
-        return _Block(self.plan, self._next_to_read, count, size, self._rows[size], stop)
+        return _Block(self.plan, self._next_to_read, count, size, self._rows[size], stop, self._pace)
 
     def _finish(self) -> None:
         """Raise what ends the pass."""
@@ -238,10 +241,15 @@ class _Block:
         size: of the global batch, in rows.
         rows: of each global batch, this rank's.
         stop: the place behind the last sample of a padded pass; None: every row is a sample.
+        pace: whether to ask the system for rows beforehand.
     """
 
-    def __init__(self, plan: Plan, place: int, count: int, size: int, rows: Int64, stop: int | None) -> None:
+    def __init__(
+        self, plan: Plan, place: int, count: int, size: int, rows: Int64, stop: int | None, pace: Pace
+    ) -> None:
         self.count, self.size, self.share = count, size, len(rows)
+        self._pace = pace
+        self._advised = 0  # rows that the system was asked for
         self._plan, self._place, self._rows, self._stop = plan, place, rows, stop
         self._located: tuple[Int64, npt.NDArray[np.bool_], Located, Pieces] | None = None
         self._lock = threading.Lock()
@@ -253,10 +261,16 @@ class _Block:
                 self._located = self._locate()
             samples, real, located, pieces = self._located
         start, stop = first * self.share, (first + count) * self.share
+        begin = time.perf_counter()
+        if self._pace.cold:
+            ahead = stop + max(CHUNK_ROWS, stop - start)
+            self._plan.advise(pieces.of_rows(max(start, self._advised), ahead))
+            self._advised = ahead
         if self._stop is None or real[start:stop].all():
             batch = self._plan.read_pieces(samples[start:stop], located[start:stop], pieces.of_rows(start, stop))
         else:
             batch = self._plan.read(samples[start:stop][real[start:stop]])
+        self._pace.took(time.perf_counter() - begin, stop - start)
         return batch if self._stop is None else pad(batch, real[start:stop], self._plan.seq_len)
 
     def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located, Pieces]:

@@ -39,7 +39,7 @@ class FileBytes:
         access: ``map`` or ``read``.
     """
 
-    __slots__ = ("__weakref__", "_file", "_map", "access", "num_bytes", "path", "tokens")
+    __slots__ = ("__weakref__", "_file", "_map", "_mmap", "access", "num_bytes", "path", "tokens")
 
     def __init__(self, path: Path, num_bytes: int, access: str) -> None:
         if access not in ("map", "read"):
@@ -50,6 +50,7 @@ class FileBytes:
         self.num_bytes = num_bytes
         self.access = access
         self._map: Bytes | None = None
+        self._mmap: mmap.mmap | None = None
         self._file: io.FileIO | None = None
         self.tokens: TokenMemory | None = None  # the part of the map that is asked for row by row, let go with it
 
@@ -58,7 +59,8 @@ class FileBytes:
         mapped = self._map
         if mapped is None:
             with self._open() as file:
-                mapped = self._map = _map(file, self.num_bytes)
+                self._mmap = _map(file) if self.num_bytes else None  # an empty file cannot be mapped
+            mapped = self._map = np.frombuffer(b"" if self._mmap is None else self._mmap, dtype=np.uint8)
             _held.add(self)
         return mapped
 
@@ -66,20 +68,40 @@ class FileBytes:
         """Return bytes start … stop: a view of the map, or a fresh array under ``access="read"``."""
         if self.access == "map":
             return self.map()[start:stop]
-        file = self._file
-        if file is None:
-            file = self._file = self._open()
-            _held.add(self)
+        file = self._opened()
         out = np.empty(stop - start, dtype=np.uint8)
         read_into(file, out.data, start)
         out.flags.writeable = False
         return out
 
+    def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """Ask the system to read stretches of bytes into its cache; returns at once, and does nothing where the platform cannot."""
+        if self.access == "read":
+            if hasattr(os, "posix_fadvise"):
+                descriptor = self._opened().fileno()
+                for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                    os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
+            return
+        self.map()
+        mapped = self._mmap
+        if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
+            pages = starts // mmap.PAGESIZE * mmap.PAGESIZE
+            for page, length in zip(pages.tolist(), (lengths + starts - pages).tolist(), strict=True):
+                mapped.madvise(mmap.MADV_WILLNEED, page, length)
+
     def let_go(self) -> None:
         """Drop map and descriptor; arrays that were handed out, and reads in progress, keep them as long as they live."""
         self.tokens = None
         self._map = None
+        self._mmap = None
         self._file = None
+
+    def _opened(self) -> io.FileIO:
+        file = self._file
+        if file is None:
+            file = self._file = self._open()
+            _held.add(self)
+        return file
 
     def _open(self) -> io.FileIO:
         file = _File(self.path)
@@ -111,11 +133,9 @@ def read_into(file: io.FileIO, out: memoryview, start: int) -> None:
         done += count
 
 
-def _map(file: io.FileIO, num_bytes: int) -> Bytes:
-    if num_bytes == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype=np.uint8)
+def _map(file: io.FileIO) -> mmap.mmap:
     keep: dict[str, Any] = {"trackfd": False} if TRACKS_DESCRIPTOR else {}
-    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **keep), dtype=np.uint8)
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **keep)
 
 
 def max_held() -> int:

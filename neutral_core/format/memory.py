@@ -44,6 +44,9 @@ class MemoryShard:
         """See ShardLike."""
         return rows_of(self.array, starts, length)
 
+    def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """See ShardLike; they are there already."""
+
     def offsets(self) -> Offsets:
         """See ShardLike."""
         return ArrayOffsets(self.starts)

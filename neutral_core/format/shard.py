@@ -122,6 +122,13 @@ class Shard:
             return rows_of(np.asarray(tokens.view), starts, length)
         return np.stack([self.read(start, start + length) for start in starts.tolist()])
 
+    def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """See ShardLike."""
+        self.open()
+        array = self._arrays["tokens"]
+        size = array.dtype.itemsize
+        self._file.advise(self._start + array.start + starts * size, lengths * size)
+
     def offsets(self) -> Offsets:
         """See ShardLike; under ``access="read"`` the array is read whole: 8 bytes a document."""
         self.open()

@@ -42,6 +42,10 @@ class ShardLike(Protocol):
         """Return [len(starts), length], a fresh array: ``length`` tokens from each start on."""
         ...
 
+    def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """Ask the system to bring stretches of tokens into memory; returns at once."""
+        ...
+
     def offsets(self) -> Offsets:
         """Return where the documents begin."""
         ...

@@ -104,6 +104,11 @@ class FlatShard:
         found = rows_of(self._file.map()[self._start :].view(self._stored.dtype), starts, length)
         return self._serve(found, lambda at: int(starts[at // length]) + at % length)
 
+    def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """See ShardLike."""
+        size = self._stored.dtype.itemsize
+        self._file.advise(self._start + starts * size, lengths * size)
+
     def offsets(self) -> Offsets:
         """See ShardLike."""
         return self._offsets

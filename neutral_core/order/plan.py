@@ -273,6 +273,10 @@ class Plan:
             return self._runs.pieces(located.source, keys, located.start, self.row_length)
         return self._stretches.pieces(located.source, located.start, self.row_length)
 
+    def advise(self, pieces: Pieces) -> None:
+        """Ask the system to bring what the pieces hold into memory; returns at once."""
+        self._stretches.advise(pieces)
+
     def read_pieces(self, samples: Int64, located: Located, pieces: Pieces) -> Batch:
         """Return what ``read`` does for samples whose place is known already."""
         batch: Batch = {"tokens": read_tokens(self._stretches, pieces, len(samples), self.row_length, self.dtype)}

@@ -178,6 +178,11 @@ class Stretches:
             starts.append(token - int(self._starts[segment]) + int(self._begins[segment] - self.base[source]))
         return np.array(starts + [starts[-1]] * (width - count), dtype=np.int64)
 
+    def advise(self, pieces: Pieces) -> None:
+        """Ask the system to bring what the pieces hold into memory; returns at once."""
+        for mine in by_segment(pieces.segment):
+            self.shards[int(pieces.segment[mine[0]])].advise(pieces.start[mine], pieces.length[mine])
+
     def pieces(self, sources: npt.NDArray[Any], positions: Int64, length: int) -> Pieces:
         """Return what fills rows of ``length`` tokens that begin at ``positions`` (int64[n], in tokens) of ``sources``."""
         row = np.arange(len(positions), dtype=np.int64)
