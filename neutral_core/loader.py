@@ -175,6 +175,7 @@ class Loader:
         self._chunk: Batch = {}
         self._block: _Block | None = None  # the one that is being taken, and how many of its batches are
         self._taken = 0
+        self._most = 1  # batches in the next chunk: the first one comes alone, so that it comes soon
 
     def _batches_from(self, place: int) -> int:
         """Return the batches from ``place`` to the end of the pass, as far as max_epochs allows."""
@@ -204,7 +205,8 @@ class Loader:
         if self._block is None or self._taken == self._block.count:
             self._block, self._taken = self._next_block(), 0
         block, first = self._block, self._taken
-        count = min(-(-CHUNK_ROWS // block.share), block.count - first)
+        count = min(-(-CHUNK_ROWS // block.share), block.count - first, self._most)
+        self._most *= 2
         self._taken += count
         self._next_to_read += count * block.size
         return block, first, count
@@ -263,7 +265,7 @@ class _Block:
         start, stop = first * self.share, (first + count) * self.share
         begin = time.perf_counter()
         if self._pace.cold:
-            ahead = stop + max(CHUNK_ROWS, stop - start)
+            ahead = stop + 2 * (stop - start)
             self._plan.advise(pieces.of_rows(max(start, self._advised), ahead))
             self._advised = ahead
         if self._stop is None or real[start:stop].all():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,9 @@ class Corpus:
         self.fields = dict(fields or {})
         self.notes = tuple(notes)
         self.reopen = reopen
-        self.first_document = np.cumsum([0, *(shard.num_documents for shard in self.shards)], dtype=np.int64)
-        self.first_token = np.cumsum([0, *(shard.num_tokens for shard in self.shards)], dtype=np.int64)
+        documents, tokens = (shard.num_documents for shard in self.shards), (shard.num_tokens for shard in self.shards)
+        self.first_document = np.array([0, *accumulate(documents)], dtype=np.int64)
+        self.first_token = np.array([0, *accumulate(tokens)], dtype=np.int64)
 
     @property
     def num_documents(self) -> int:

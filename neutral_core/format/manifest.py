@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from neutral_core.errors import FormatError
@@ -80,7 +80,7 @@ class Manifest:
             "format_version": FORMAT_VERSION,
             "num_documents": sum(entry.num_documents for entry in self.entries),
             "num_tokens": sum(entry.num_tokens for entry in self.entries),
-            "shards": [asdict(entry) for entry in self.entries],
+            "shards": [{key: getattr(entry, key) for key in Entry.__dataclass_fields__} for entry in self.entries],
             "tokenizer": None if self.tokenizer is None else self.tokenizer.to_json(),
             "vocab_size": self.vocab_size,
         }
