@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec
 
 import neutral_core as nc
+from neutral_core.batch_sizes import BatchSize
 
 HOST_KEYS = ("sample",)  # int64 would wrap to int32 on a device
 
@@ -31,7 +32,8 @@ class Loader:
 
     Args:
         plan: what to serve.
-        batch_size: of the *global* batch, in rows; divisible by the number of parts into which the sharding cuts rows.
+        batch_size: of the *global* batch, in rows; divisible by the number of parts into which the sharding cuts rows. Or a schedule, as
+            ``neutral_core.Loader`` has it; each size that it names is a shape to compile for.
         sharding: a NamedSharding whose first axis is rows and whose second, if it has one, is tokens; one-dimensional arrays take its first only.
         num_samples: the pass ends before this sample; None: never.
         last: what becomes of the samples after the last whole batch of a finite pass: ``drop``, or ``pad``: a last batch with padding rows
@@ -40,27 +42,29 @@ class Loader:
         depth: batches whose transfer has begun before they are asked for, ≥ 0.
 
     Attributes:
-        rows: int64[r], ascending: the rows of each global batch that the devices of this process hold; each is read once.
+        batch_size, rows: of the next batch: its size; and int64[r], ascending: the rows of it that the devices of this process hold; each is
+            read once.
 
     Each batch is a dict. ``tokens`` uint8/16/32 [batch_size, seq_len + 1 + extra_tokens], narrow as stored (``unpack`` widens on the device);
     ``source`` int32[batch_size]; with a plan's ``documents`` also ``segment_ids`` and ``positions`` int32, as tokens; with ``pad`` also
     ``loss_mask`` bool [batch_size, seq_len]: global arrays. ``sample`` stays a numpy int64[r]: of this process' ``rows``, in their order. Leave
     it out of what you give to jit: without x64 JAX would wrap it silently.
 
-    ``get_state()`` counts the batches that the caller received, not those ahead; it is the same on every process and resumes at any sharding,
-    ``batch_size``, ``threads`` and ``depth``.
+    ``get_state()`` counts the batches that the caller received, not those ahead, also after an error and after ``close()``; it is the same on
+    every process and resumes at any sharding, ``batch_size``, ``threads`` and ``depth``. An error of the reader comes when its batch is due,
+    after those that were under way; asked again, the loader tries that batch again.
 
     Raises:
         TypeError: the sharding is no NamedSharding.
         ValueError: an argument outside its range; a batch size that the sharding does not divide, with the nearest that it does.
-        FormatError, OSError: from the iteration, when a shard is damaged or cannot be read; up to ``depth`` batches before it would be served.
+        FormatError, OSError: from the iteration, when a shard is damaged or cannot be read.
     """
 
     def __init__(
         self,
         plan: nc.Plan,
         *,
-        batch_size: int,
+        batch_size: BatchSize,
         sharding: NamedSharding,
         num_samples: int | None = None,
         last: str = "drop",
@@ -70,29 +74,41 @@ class Loader:
         if type(depth) is not int or depth < 0:
             raise ValueError(f"depth is {depth!r}, expected an integer from 0 on.")
         self._shardings = {ndim: _with_axes(sharding, ndim) for ndim in (1, 2)}
-        _check_divides(self._shardings, batch_size, plan, last)
         self.plan = plan
-        self.batch_size = batch_size
         self.sharding = sharding
         self.depth = depth
-        self.rows = _addressable_rows(self._shardings[1], batch_size)
+
+        def rows(size: int) -> npt.NDArray[np.int64]:
+            _check_divides(self._shardings, size, plan, last)
+            return _addressable_rows(self._shardings[1], size)
+
         self._reader = nc.Loader(
-            plan, batch_size=batch_size, rows=self.rows, num_samples=num_samples, last=last, threads=threads
+            plan, batch_size=batch_size, rows=rows, num_samples=num_samples, last=last, threads=threads
         )
-        self._ahead: deque[dict[str, Any]] = deque()
+        self._ahead: deque[_Sent] = deque()
+        self._sample = self._reader.sample  # the first of the next batch that is handed out
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the next global batch."""
+        return self._ahead[0].batch_size if self._ahead else self._reader.batch_size
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The rows of the next global batch that devices of this process hold: int64[r], ascending."""
+        return self._ahead[0].rows if self._ahead else self._reader.rows
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
 
     def __next__(self) -> dict[str, Any]:
         """Return the next batch, its transfer perhaps still under way; raise StopIteration at the end of a finite pass."""
-        while len(self._ahead) <= self.depth and (batch := next(self._reader, None)) is not None:
-            self._ahead.append(
-                {key: rows if key in HOST_KEYS else self._global_array(rows) for key, rows in batch.items()}
-            )
+        self._send_ahead()
         if not self._ahead:
             raise StopIteration
-        return self._ahead.popleft()
+        sent = self._ahead.popleft()
+        self._sample = sent.next_sample
+        return sent.arrays
 
     def __len__(self) -> int:
         """Return the batches still to come; raise TypeError for an endless pass."""
@@ -100,16 +116,18 @@ class Loader:
 
     def get_state(self) -> dict[str, Any]:
         """Return the cursor before the next batch: a small JSON-able dict, the same on every process."""
-        state = self._reader.get_state()
-        return state | {"sample": state["sample"] - len(self._ahead) * self.batch_size}
+        return self.plan.cursor(self._sample)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken; O(1). Raise StateError, naming the part that differs, for another plan's or other data's."""
         self._reader.set_state(state)
         self._ahead.clear()
+        self._sample = self._reader.sample
 
     def close(self) -> None:
-        """Stop the threads; what was read ahead is dropped. Done by ``with``."""
+        """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
+        if self._ahead:
+            self._reader.seek(self._sample)  # so that len() still says what was received
         self._reader.close()
         self._ahead.clear()
 
@@ -121,17 +139,46 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _global_array(self, rows: npt.NDArray[Any]) -> jax.Array:
-        """Return the global array of which this process holds ``rows``; may alias them, so nobody writes to them any more."""
+    def _send_ahead(self) -> None:
+        """Keep the batches under way that there shall be, while there are any."""
+        while len(self._ahead) <= self.depth:
+            try:
+                size, rows = self._reader.batch_size, self._reader.rows
+                batch = next(self._reader, None)
+                if batch is None:
+                    return
+                arrays = {
+                    key: array if key in HOST_KEYS else self._global_array(array, size, rows)
+                    for key, array in batch.items()
+                }
+                self._ahead.append(_Sent(arrays, size, rows, self._reader.sample))
+            except Exception:
+                # What was not sent was not read, and what was sent comes before the error.
+                self._reader.seek(self._ahead[-1].next_sample if self._ahead else self._sample)
+                if not self._ahead:
+                    raise
+                return
+
+    def _global_array(self, held: npt.NDArray[Any], batch_size: int, rows: npt.NDArray[np.int64]) -> jax.Array:
+        """Return the global array of which this process holds ``rows``, from their content; may alias it, so nobody writes to it any more."""
 
         def shard(index: tuple[slice, ...] | None) -> npt.NDArray[Any]:
             assert index is not None  # JAX gives each shard's place in the global array
-            start, stop, _ = index[0].indices(self.batch_size)
-            at = int(np.searchsorted(self.rows, start))
-            part: npt.NDArray[Any] = rows[(slice(at, at + stop - start), *index[1:])]
+            start, stop, _ = index[0].indices(batch_size)
+            at = int(np.searchsorted(rows, start))
+            part: npt.NDArray[Any] = held[(slice(at, at + stop - start), *index[1:])]
             return part
 
-        return jax.make_array_from_callback((self.batch_size, *rows.shape[1:]), self._shardings[rows.ndim], shard)
+        return jax.make_array_from_callback((batch_size, *held.shape[1:]), self._shardings[held.ndim], shard)
+
+
+class _Sent(NamedTuple):
+    """A batch whose transfer has begun."""
+
+    arrays: dict[str, Any]
+    batch_size: int
+    rows: npt.NDArray[np.int64]
+    next_sample: int  # the first of the batch behind it
 
 
 def _with_axes(sharding: NamedSharding, ndim: int) -> NamedSharding:
@@ -152,7 +199,7 @@ def _addressable_rows(sharding: NamedSharding, batch_size: int) -> npt.NDArray[n
 
 def _check_divides(shardings: Mapping[int, NamedSharding], batch_size: int, plan: nc.Plan, last: str) -> None:
     parts = _num_parts(shardings[1], 0, 1)
-    if type(batch_size) is int and batch_size % parts:
+    if batch_size % parts:
         lower = batch_size // parts * parts
         near = f"{lower} or {lower + parts}" if lower > 0 else f"{parts}"
         raise ValueError(

@@ -4,11 +4,13 @@
         for batch in loader:
             tokens = batch["tokens"]                  # int64[512 / world size, seq_len + 1] on the accelerator
 
-Order, reading and state are the core's; here are only the calls into torch.
+Order, reading and state are the core's; here are only the calls into torch. So that documents in one row do not see each other, there are
+``cu_seqlens`` for varlen attention kernels and ``block_mask`` for flex_attention.
 """
 
+from torch_adapter.attention import block_mask, cu_seqlens, document_mask_mod
 from torch_adapter.dataset import MapDataset
 from torch_adapter.loader import Loader
 from torch_adapter.ranks import data_parallel_rank
 
-__all__ = ["Loader", "MapDataset", "data_parallel_rank"]
+__all__ = ["Loader", "MapDataset", "block_mask", "cu_seqlens", "data_parallel_rank", "document_mask_mod"]

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 import neutral_core as nc
+from neutral_core.batch_sizes import BatchSize
+from torch_adapter.attention import count_documents
 from torch_adapter.ranks import data_parallel_rank
 from torch_adapter.transfer import AcceleratorEngine, Arrived, Copied, Ring
 from torch_adapter.widen import Tensors, widen_batch, widen_tensors
@@ -25,21 +27,26 @@ class Loader:
 
     Args:
         plan: what to serve.
-        batch_size: of the *global* batch, in rows; divisible by the number of ranks.
+        batch_size: of the *global* batch, in rows; divisible by the number of ranks. Or a schedule, as ``neutral_core.Loader`` has it.
         device: of the tensors; None: the accelerator if torch sees one, else the CPU.
         dtype: of token ids, segment_ids, positions and source: torch.int64 or torch.int32.
         dp_rank, dp_world_size: this process' share; left out: torch.distributed's where it is initialised, else all of it.
         num_samples, last, threads: as in ``neutral_core.Loader``.
+        cu_seqlens: add the keys ``cu_seqlens``, int32[documents + 1], and ``max_seqlen``, a Python int, of this rank's rows, as
+            ``torch_adapter.cu_seqlens`` returns them, counted on the host before the batch is sent; the plan has documents=True.
+        max_documents: with cu_seqlens: entries for so many documents in each batch; None: for those there are.
 
     Each batch is a dict of new tensors with the keys of ``Plan.read``: ``tokens``, ``segment_ids``, ``positions``, ``source`` of ``dtype``,
     ``sample`` int64, ``loss_mask`` bool. To a ``cuda`` or ``xpu`` device ids travel as stored and are widened there; ``AHEAD`` batches are
     under way before they are asked for, through AHEAD + 1 sets of pinned buffers. On the CPU nothing is staged.
 
+    Keys, dtypes and shapes are constant, but for the length of ``cu_seqlens`` where max_documents is left out.
+
     ``state_dict()`` counts the batches that the caller received, not those ahead, also after an error and after ``close()``. An error of the
     reader comes when its batch is due, after those that were under way; asked again, the loader tries that batch again.
 
     Raises:
-        ValueError: an argument outside its range; an id of 2^31 or more with torch.int32.
+        ValueError: an argument outside its range; an id of 2^31 or more with torch.int32; more documents in a batch than max_documents.
         FormatError, OSError: from the iteration, when a shard is damaged or cannot be read.
     """
 
@@ -47,7 +54,7 @@ class Loader:
         self,
         plan: nc.Plan,
         *,
-        batch_size: int,
+        batch_size: BatchSize,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.int64,
         dp_rank: int | None = None,
@@ -55,12 +62,17 @@ class Loader:
         num_samples: int | None = None,
         last: str = "drop",
         threads: int = 1,
+        cu_seqlens: bool = False,
+        max_documents: int | None = None,
     ) -> None:
         if dtype not in (torch.int64, torch.int32):
             raise ValueError(f"dtype is {dtype}, expected torch.int64 or torch.int32.")
+        _check_documents(plan, cu_seqlens, max_documents)
         rank, world_size = data_parallel_rank(dp_rank, dp_world_size)
         self.plan = plan
         self.dtype = dtype
+        self.cu_seqlens = cu_seqlens
+        self.max_documents = max_documents
         self.device = _device(device)
         self._reader = nc.Loader(
             plan,
@@ -72,21 +84,24 @@ class Loader:
             threads=threads,
         )
         self._send, self._depth = _sender(self.device, dtype)
-        self._ahead: deque[tuple[Tensors, Copied]] = deque()
-        self._sample = 0  # the first of the next batch that is handed out
+        self._ahead: deque[tuple[Tensors, Copied, tuple[int, int] | None, int]] = deque()  # the last: the next sample
+        self._sample = self._reader.sample  # the first of the next batch that is handed out
 
-    def __iter__(self) -> Iterator[Tensors]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         return self
 
-    def __next__(self) -> Tensors:
+    def __next__(self) -> dict[str, Any]:
         """Return the next batch; raise StopIteration at the end of a finite pass."""
         self._send_ahead()
         if not self._ahead:
             raise StopIteration
-        tensors, copied = self._ahead.popleft()
+        tensors, copied, counts, next_sample = self._ahead.popleft()
         copied.order(tensors)
-        self._sample += self._reader.batch_size
-        return tensors
+        self._sample = next_sample
+        if counts is None:
+            return tensors
+        length, max_seqlen = counts
+        return {**tensors, "cu_seqlens": tensors["cu_seqlens"][:length], "max_seqlen": max_seqlen}
 
     def __len__(self) -> int:
         """Return the batches still to come; raise TypeError for an endless pass."""
@@ -94,13 +109,13 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor before the next batch: a small JSON-able dict, the same on every rank."""
-        return self._reader.get_state() | {"sample": self._sample}
+        return self.plan.cursor(self._sample)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, of this loader or of the core's or JAX's; raise StateError for another plan's."""
         self._reader.set_state(state)
         self._ahead.clear()
-        self._sample = self._reader.get_state()["sample"]
+        self._sample = self._reader.sample
 
     def close(self) -> None:
         """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
@@ -125,18 +140,39 @@ class Loader:
                 if batch is None:
                     return
                 self._check_range(batch)
-                self._ahead.append(self._send(batch))
+                batch, counts = self._with_cu_seqlens(batch)
+                self._ahead.append((*self._send(batch), counts, self._reader.sample))
             except Exception:
                 # What was not sent was not read, and what was sent comes before the error.
-                self._reader.seek(self._sample + len(self._ahead) * self._reader.batch_size)
+                self._reader.seek(self._ahead[-1][-1] if self._ahead else self._sample)
                 if not self._ahead:
                     raise
                 return
+
+    def _with_cu_seqlens(self, batch: nc.Batch) -> tuple[nc.Batch, tuple[int, int] | None]:
+        """Add cu_seqlens to a batch, padded to a constant length, which buffers need; return also the length to hand out, and max_seqlen."""
+        if not self.cu_seqlens:
+            return batch, None
+        segment_ids, seq_len = batch["segment_ids"], self.plan.seq_len
+        ends, max_seqlen = count_documents(segment_ids, seq_len, self.max_documents)
+        most = self.max_documents or len(segment_ids) * seq_len
+        sent = np.zeros(most + 1, dtype=np.int32)
+        sent[: len(ends)] = ends
+        return {**batch, "cu_seqlens": sent}, (len(ends), max_seqlen)
 
     def _check_range(self, batch: nc.Batch) -> None:
         tokens = batch["tokens"]
         if self.dtype == torch.int32 and tokens.dtype == np.uint32 and tokens.size and int(tokens.max()) >= 2**31:
             raise ValueError(f"the id {int(tokens.max()):,} does not fit torch.int32: ask for dtype=torch.int64.")
+
+
+def _check_documents(plan: nc.Plan, cu_seqlens: bool, max_documents: int | None) -> None:
+    if cu_seqlens and not plan.documents:
+        raise ValueError("cu_seqlens=True, but the plan does not know its documents: make it with documents=True.")
+    if max_documents is not None and not cu_seqlens:
+        raise ValueError(f"max_documents is {max_documents}, which is for cu_seqlens=True only.")
+    if max_documents is not None and (type(max_documents) is not int or max_documents < 1):
+        raise ValueError(f"max_documents is {max_documents!r}, expected None or an integer from 1 on.")
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -11,7 +11,7 @@ import torch
 import neutral_core as nc
 
 Tensors = dict[str, torch.Tensor]
-KEPT = ("sample", "loss_mask")  # keys that are not ids
+KEPT = ("sample", "loss_mask", "cu_seqlens")  # keys that are not ids
 _WIDE = {torch.int32: np.int32, torch.int64: np.int64}
 _SIGNED = {torch.uint16: (torch.int16, 0xFFFF), torch.uint32: (torch.int32, 0xFFFFFFFF)}
 

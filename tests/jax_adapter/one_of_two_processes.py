@@ -1,4 +1,4 @@
-"""Run by test_jax_two_processes.py: one of two processes with four virtual devices each; prints its states as JSON.
+"""Run by test_jax_two_processes.py: one of two processes with four virtual devices each; prints its states and what its devices hold as JSON.
 
 python one_of_two_processes.py PORT PROCESS
 """
@@ -68,6 +68,7 @@ def main(port: str, process: int) -> None:
     devices = by_process[0] + by_process[1]
     plan = mixed_plan(documents=True, extra_tokens=1)
     states: list[dict[str, Any]] = []
+    held: list[list[Any]] = []  # of each step
     for places, axes, spec, *rows in LAYOUTS.values():
         mesh = Mesh(np.vectorize(devices.__getitem__, otypes=[object])(np.array(places)), axes)
         with Loader(plan, batch_size=BATCH, sharding=NamedSharding(mesh, PartitionSpec(*spec))) as loader:
@@ -76,9 +77,22 @@ def main(port: str, process: int) -> None:
             assert loader.rows.tolist() == rows[process]
             for step in range(3):
                 first = (3 * len(states) + step) * BATCH
-                check(next(loader), plan.read(np.arange(first, first + BATCH)), rows[process])
+                batch = next(loader)
+                check(batch, plan.read(np.arange(first, first + BATCH)), rows[process])
+                held.append(shards_of(batch["tokens"]))
             states.append(loader.get_state())
-    print("STATES " + json.dumps(states), flush=True)
+    print("FOUND " + json.dumps({"states": states, "held": held}), flush=True)
+
+
+def shards_of(tokens: jax.Array) -> list[Any]:
+    """Return of each device of this process ((first row, last row + 1), (first column, last column + 1)) of its shard, and what is in it."""
+    return [
+        (
+            [part.indices(length)[:2] for part, length in zip(shard.index, tokens.shape, strict=True)],
+            np.asarray(shard.data).tolist(),
+        )
+        for shard in tokens.addressable_shards
+    ]
 
 
 def check(batch: dict[str, Any], expected: nc.Batch, rows: list[int]) -> None:

@@ -36,5 +36,6 @@ def test_the_example_resumes_at_another_number_of_devices_and_batch_size(tmp_pat
     output = train(tmp_path / "corpus", "--steps", "9", "--devices", "3", "--batch-size", "9", "--resume", *options)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 10))
+    assert [line["devices"] for line in lines] == [2] * 5 + [3] * 4
     assert [sample for line in lines for sample in line["samples"]] == list(range(5 * 6 + 4 * 9))
     assert output.splitlines()[-1].endswith("unigram baseline 1.3863")  # ln 4: four tokens, equally often

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,47 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scripted_engine import Copy, ScriptedEngine, send_through_a_script  # noqa: E402
+
 import neutral_core as nc  # noqa: E402
 from torch_adapter import Loader  # noqa: E402
 from torch_adapter.transfer import Ring  # noqa: E402
-from torch_adapter.widen import Tensors, widen_tensors  # noqa: E402
-
-
-class Copy:
-    """A copy that reads the host's memory only when it is completed, as a device may."""
-
-    def __init__(self, hosts: Tensors, targets: Tensors) -> None:
-        self.hosts, self.targets, self.done, self.ordered = hosts, targets, False, False
-
-    def complete(self) -> None:
-        if not self.done:
-            for key, host in self.hosts.items():
-                self.targets[key].copy_(host)
-            self.done = True
-
-    def wait(self) -> None:
-        self.complete()
-
-    def order(self, tensors: Tensors) -> None:
-        self.complete()
-        self.ordered = True
-
-
-class ScriptedEngine:
-    """Copies stay under way until they are waited for."""
-
-    def __init__(self) -> None:
-        self.copies: list[Copy] = []
-        self.num_buffers = 0
-
-    def buffer(self, like: torch.Tensor) -> torch.Tensor:
-        self.num_buffers += 1
-        return torch.empty_like(like)
-
-    def copy(self, hosts: Tensors, finish: Callable[[Tensors], Tensors]) -> tuple[Tensors, Copy]:
-        targets = {key: torch.full_like(host, -1) for key, host in hosts.items()}
-        self.copies.append(Copy(hosts, targets))
-        return finish(targets), self.copies[-1]
+from torch_adapter.widen import Tensors  # noqa: E402
 
 
 def batch(number: int) -> dict[str, np.ndarray]:
@@ -104,7 +68,7 @@ def test_buffers_of_a_failed_copy_are_not_used_again() -> None:
     ring.send(batch(2))
     assert engine.num_buffers == 2
     engine.copies[0].complete()
-    assert (engine.copies[0].targets["tokens"] == 1).all()
+    assert (engine.copies[0].tensors["tokens"] == 1).all()
 
 
 # Through the whole loader, on the scripted engine.
@@ -116,9 +80,7 @@ def plan_of(num_tokens: int = 5000) -> nc.Plan:
 
 def scripted(plan: nc.Plan, **options: Any) -> tuple[Loader, ScriptedEngine]:
     loader = Loader(plan, batch_size=4, device="cpu", **options)
-    engine = ScriptedEngine()
-    loader._send, loader._depth = Ring(engine, partial(widen_tensors, dtype=torch.int64), slots=3).send, 2
-    return loader, engine
+    return loader, send_through_a_script(loader)
 
 
 def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_those_alone() -> None:

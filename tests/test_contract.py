@@ -1,6 +1,7 @@
-"""The contract of every loader: DESIGN's promises, at several world sizes, on the union of the ranks.
+"""The contract of every loader, the core's, torch's and JAX's: DESIGN's promises, at several world sizes, on the union of the ranks.
 
-The adapters join by a further entry of LOADERS: a function that makes a loader of one rank from the same arguments.
+Every test that takes ``make`` runs over every entry of contract_loaders.LOADERS, but for those that name the entries they run over and say why.
+The expected rows are ``Plan.read``'s, which tests/golden holds to what it was.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from contract_loaders import CORE, JAX, LOADERS, TORCH
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neutral_core as nc
 
 WORLD_SIZES = (1, 2, 3, 4, 8)
-LOADERS: dict[str, Callable[..., Any]] = {
-    "core, inline": lambda plan, **options: nc.Loader(plan, threads=0, **options),
-    "core, 1 thread": lambda plan, **options: nc.Loader(plan, threads=1, **options),
-    "core, 3 threads": lambda plan, **options: nc.Loader(plan, threads=3, **options),
-}
 
 
 @pytest.fixture(params=LOADERS)
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Make a loader; all are closed at the end."""
+    """Make a loader; all are closed at the end. Entries of a framework that is not installed are skipped, aloud."""
     made = []
+    if request.param in TORCH:
+        pytest.importorskip("torch")
+    if request.param in JAX:
+        request.getfixturevalue("devices")
 
     def make_one(plan: nc.Plan, **options: Any) -> Any:
         made.append(LOADERS[request.param](plan, **options))
@@ -40,10 +41,10 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def corpora() -> list[nc.Corpus]:
-    random = np.random.default_rng(5)
+    random = np.random.default_rng(5)  # ids on both sides of 2^15, where uint16 and int16 part
     return [
-        nc.memory_corpus([random.integers(0, 500, n) for n in random.integers(0, 40, 60)], vocab_size=500),
-        nc.memory_corpus([random.integers(0, 200, n) for n in random.integers(0, 90, 30)], vocab_size=500),
+        nc.memory_corpus([random.integers(0, 60_000, n) for n in random.integers(0, 40, 60)], vocab_size=60_000),
+        nc.memory_corpus([random.integers(0, 20_000, n) for n in random.integers(0, 90, 30)], vocab_size=60_000),
     ]
 
 
@@ -114,14 +115,43 @@ def test_order_does_not_depend_on_how_long_the_run_is(make: Callable[..., Any]) 
     assert equal(short, long)
 
 
+def test_a_run_at_2_then_4_then_3_ranks_is_one_run(make: Callable[..., Any]) -> None:
+    plan = mixed_plan(documents=True)
+    found, state = [], None
+    for world_size, steps in ((2, 5), (4, 3), (3, 7)):
+        loaders = [make(plan, batch_size=24, dp_rank=rank, dp_world_size=world_size) for rank in range(world_size)]
+        for loader in loaders:
+            if state is not None:
+                next(loader)  # what was served, or is ahead, before a state is set leaves nothing behind
+                loader.set_state(json.loads(json.dumps(state)))
+        found.extend(global_batches(loaders, steps))
+        states = [loader.get_state() for loader in loaders]
+        assert all(other == states[0] for other in states)
+        state = states[0]
+    assert equal(found, global_batches([make(plan, batch_size=24)], 15))
+    assert equal(found, [plan.read(np.arange(24 * step, 24 * step + 24)) for step in range(15)])
+
+
+def test_a_state_goes_from_the_core_to_any_loader_and_back(make: Callable[..., Any]) -> None:
+    plan = mixed_plan()
+    with nc.Loader(plan, batch_size=6, threads=0) as before, nc.Loader(plan, batch_size=4, threads=0) as after:
+        next(before)
+        loader = make(plan, batch_size=4)
+        loader.set_state(before.get_state())
+        assert loader.get_state() == before.get_state()
+        assert next(loader)["sample"].tolist() == [6, 7, 8, 9]
+        after.set_state(loader.get_state())
+        assert next(after)["sample"].tolist() == [10, 11, 12, 13]
+
+
+@settings(max_examples=40)  # for each entry
 @given(
     data=st.data(),
     steps=st.lists(st.integers(0, 7), min_size=1, max_size=4),
-    threads=st.sampled_from([0, 1, 2]),
     seed=st.integers(0, 2**64 - 1),
 )
 def test_resume_at_any_world_size_and_batch_size_continues_the_order(
-    data: st.DataObject, steps: list[int], threads: int, seed: int
+    make: Callable[..., Any], data: st.DataObject, steps: list[int], seed: int
 ) -> None:
     plan = mixed_plan(seed=seed)
     sample, state = 0, None
@@ -129,8 +159,7 @@ def test_resume_at_any_world_size_and_batch_size_continues_the_order(
         world_size = data.draw(st.sampled_from(WORLD_SIZES))
         batch_size = world_size * data.draw(st.integers(1, 5))
         loaders = [
-            nc.Loader(plan, batch_size=batch_size, dp_rank=rank, dp_world_size=world_size, threads=threads)
-            for rank in range(world_size)
+            make(plan, batch_size=batch_size, dp_rank=rank, dp_world_size=world_size) for rank in range(world_size)
         ]
         for loader in loaders:
             if state is not None:
@@ -185,6 +214,7 @@ def test_a_padded_pass_serves_each_sample_once_in_equal_steps(
         assert (batch["source"][padding] == -1).all()
         assert not batch["segment_ids"][padding].any()
         assert not batch["tokens"][padding].any()
+        assert np.array_equal(batch["tokens"][~padding], plan.read(batch["sample"][~padding])["tokens"])
     samples = np.concatenate([batch["sample"] for batch in batches]) if batches else np.empty(0)
     assert samples[samples >= 0].tolist() == list(range(num_samples))
 
@@ -215,16 +245,29 @@ def test_keys_dtypes_and_shapes_do_not_change(make: Callable[..., Any]) -> None:
     }
 
 
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(256, np.uint8), (2**16, np.uint16), (2**31, np.uint32)])
+def test_ids_of_every_stored_width_arrive_as_they_are(make: Callable[..., Any], vocab_size: int, dtype: Any) -> None:
+    ids = np.random.default_rng(2).integers(0, vocab_size, 1000)
+    ids[::7] = np.resize([vocab_size - 1, vocab_size // 2, vocab_size // 2 - 1, 0], 143)
+    plan = nc.Plan(nc.Source(nc.memory_corpus([ids], vocab_size=vocab_size)), seq_len=9, shuffle="none")
+    [batch] = global_batches([make(plan, batch_size=110, dp_rank=rank, dp_world_size=2) for rank in range(2)], 1)
+    assert batch["tokens"].dtype == dtype
+    assert batch["tokens"][:, :9].ravel().tolist() == ids[:990].tolist()  # without a shuffle, rows are the file's
+
+
+@pytest.mark.parametrize("make", CORE, indirect=True)
 def test_a_batch_is_the_callers_to_write_to(make: Callable[..., Any]) -> None:
+    """Of the core, for the entries of the adapters give copies: torch's has its own test; a jax.Array cannot be written to."""
     plan = mixed_plan(documents=True)
     loader = make(plan, batch_size=4)
+    state = loader.get_state()
     expected = [plan.read(np.arange(4 * step, 4 * step + 4)) for step in range(200)]
     for step in range(200):
         batch = next(loader)
         assert equal([batch], [expected[step]])
         for rows in batch.values():
             rows[...] = 77
-    loader.seek(0)
+    loader.set_state(state)
     assert equal([next(loader)], expected[:1])
 
 
@@ -240,11 +283,11 @@ def test_another_plan_is_refused_with_the_part_that_differs(make: Callable[..., 
         )
 
     state = make(plan(), batch_size=4).get_state()
-    third = nc.memory_corpus([*[first.document(i) for i in range(first.num_documents)], [1, 2]], vocab_size=500)
+    third = nc.memory_corpus([*[first.document(i) for i in range(first.num_documents)], [1, 2]], vocab_size=60_000)
     named = nc.memory_corpus(
         [first.document(i) for i in range(first.num_documents)],
-        tokenizer=nc.TokenizerIdentity(kind="byte", name="b", sha256="0" * 64, vocab_size=500),
-        vocab_size=500,
+        tokenizer=nc.TokenizerIdentity(kind="byte", name="b", sha256="0" * 64, vocab_size=60_000),
+        vocab_size=60_000,
     )
     for part, changes in {
         "seed": {"seed": 2},
@@ -293,6 +336,92 @@ def test_a_refused_state_leaves_the_loader_where_it_was(make: Callable[..., Any]
     assert next(loader)["sample"].tolist() == [4, 5, 6, 7]
 
 
+def test_length_and_state_count_what_was_received_also_when_it_is_closed(make: Callable[..., Any]) -> None:
+    """Neither what was read ahead nor what is on its way to a device."""
+    plan = mixed_plan()
+    for steps in (0, 1, 10, 11):
+        loader = make(plan, batch_size=8, num_samples=83)
+        for step in range(steps):
+            assert (loader.get_state()["sample"], len(loader)) == (8 * min(step, 10), 10 - min(step, 10))
+            assert (next(loader, None) is None) == (step == 10)
+        loader.close()
+        assert (loader.get_state()["sample"], len(loader)) == (8 * min(steps, 10), 10 - min(steps, 10))
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_skipped_samples_are_passed_over_by_all_ranks(make: Callable[..., Any], world_size: int) -> None:
+    plan = mixed_plan(skip=[(0, 5), (30, 61), (100, 101), (200, 203)])
+    left = [
+        sample
+        for sample in range(250)
+        if sample in {*range(5, 30), *range(61, 100), *range(101, 200), *range(203, 250)}
+    ]
+    loaders = [
+        make(plan, batch_size=24, dp_rank=rank, dp_world_size=world_size, num_samples=250) for rank in range(world_size)
+    ]
+    for step in range(len(left) // 24):
+        states = [loader.get_state() for loader in loaders]
+        assert all(state == states[0] for state in states)
+        assert states[0]["sample"] == left[24 * step]
+        [batch] = global_batches(loaders, 1)
+        assert batch["sample"].tolist() == left[24 * step : 24 * step + 24]
+        assert np.array_equal(batch["tokens"], plan.read(batch["sample"])["tokens"])
+    assert global_batches(loaders) == []
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_batch_sizes_follow_their_schedule_on_all_ranks_and_after_a_resume(
+    make: Callable[..., Any], world_size: int
+) -> None:
+    plan, schedule = mixed_plan(), [(0, 24), (70, 48), (200, 24)]
+    options = {"batch_size": schedule, "dp_world_size": world_size, "num_samples": 340}
+    first_samples = [0, 24, 48, 72, 120, 168, 216, 240, 264, 288, 312]  # the batch from 72 on is the first with 48
+    sizes = [24, 24, 24, 48, 48, 48, 24, 24, 24, 24, 24]
+    for stop in (0, 2, 3, 5, 7):
+        before = [make(plan, dp_rank=rank, **options) for rank in range(world_size)]
+        found = global_batches(before, stop)
+        after = [make(plan, dp_rank=rank, **options) for rank in range(world_size)]
+        for loader in after:
+            loader.set_state(before[-1].get_state())
+        assert {len(loader) for loader in [*before, *after]} == {11 - stop}
+        found += global_batches(after)
+        expected = [plan.read(np.arange(a, a + b)) for a, b in zip(first_samples, sizes, strict=True)]
+        assert equal(found, expected)
+        assert {len(loader) for loader in after} == {0}
+
+
+def test_a_state_holds_the_phases_up_to_it_and_none_that_was_only_read_ahead(make: Callable[..., Any]) -> None:
+    """So that a later phase may still be changed; one that has begun may not."""
+    phased = mixed_plan(phases=[nc.Phase(40, {"first": 1})])
+    other = mixed_plan(phases=[nc.Phase(40, {"second": 1})])
+    loader = make(phased, batch_size=8)
+    for step in range(8):
+        state = loader.get_state()
+        assert state == phased.cursor(8 * step)
+        resumed = make(other, batch_size=8)
+        if step <= 5:
+            resumed.set_state(state)
+            assert equal([next(resumed)], [other.read(np.arange(8 * step, 8 * step + 8))])
+        else:
+            with pytest.raises(nc.StateError, match="weights from sample 40 on differs"):
+                resumed.set_state(state)
+        assert equal([next(loader)], [phased.read(np.arange(8 * step, 8 * step + 8))])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_source_is_served_max_epochs_times_and_then_refused(make: Callable[..., Any], world_size: int) -> None:
+    corpus = nc.memory_corpus([np.arange(24 * 16 + 1)], vocab_size=1000)  # 24 windows, 48 samples in two epochs
+    plan = nc.Plan(nc.Source(corpus, max_epochs=2), seq_len=16)
+    loaders = [make(plan, batch_size=20, dp_rank=rank, dp_world_size=world_size) for rank in range(world_size)]
+    assert equal(global_batches(loaders, 2), [plan.read(np.arange(20)), plan.read(np.arange(20, 40))])
+    for loader in loaders * 2:  # asked again, it says so again
+        with pytest.raises(nc.ExhaustedError, match="sample 48 would"):
+            next(loader)
+        assert loader.get_state()["sample"] == 40
+    with pytest.raises(nc.ExhaustedError, match="sample 48 would"):
+        make(plan, batch_size=4, num_samples=49)
+
+
 def test_resume_far_out_serves_the_rows_that_arithmetic_says(make: Callable[..., Any]) -> None:
     plan = mixed_plan()
     loader = make(plan, batch_size=4)
@@ -331,13 +460,13 @@ def test_threads_errors_reach_the_caller_with_their_sentence(make: Callable[...,
 def test_a_read_that_fails_once_is_read_again(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be read is neither skipped nor lost: the state stays, and the next call serves the batch that was due."""
     plan = mixed_plan()
-    read_pieces, failures = nc.Plan.read_pieces, [0, 1]  # the first and the second chunk fail once each
+    read_pieces, failures = nc.Plan.read_pieces, [0, 300]  # the reads that these samples are in fail once each
 
-    def failing(self: nc.Plan, samples: Any, located: Any, pieces: Any) -> Any:
-        if failures and samples[0] == 256 * failures[0]:
+    def failing(self: nc.Plan, samples: Any, *others: Any) -> Any:
+        if failures and samples[0] <= failures[0] <= samples[-1]:
             del failures[0]
             raise OSError("a passing fault")
-        return read_pieces(self, samples, located, pieces)
+        return read_pieces(self, samples, *others)
 
     monkeypatch.setattr(nc.Plan, "read_pieces", failing)
     loader = make(plan, batch_size=8)
@@ -349,6 +478,40 @@ def test_a_read_that_fails_once_is_read_again(make: Callable[..., Any], monkeypa
             assert loader.get_state()["sample"] == len(found)
     assert found == list(range(600))
     assert not failures
+
+
+def test_an_error_comes_when_its_batch_is_due_and_as_often_as_it_is_asked(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that were read or sent ahead of it are served first: no loader fails before one that reads when it is asked."""
+    plan = mixed_plan()
+    read_pieces, broken = nc.Plan.read_pieces, [True]
+
+    def failing(self: nc.Plan, samples: Any, *others: Any) -> Any:
+        if broken and samples[-1] >= 256:
+            raise OSError("a lasting fault")
+        return read_pieces(self, samples, *others)
+
+    def until_it_fails(loader: Any) -> list[int]:
+        found = []
+        with pytest.raises(OSError, match="a lasting fault"):
+            while True:
+                found.extend(next(loader)["sample"].tolist())
+        return found
+
+    monkeypatch.setattr(nc.Plan, "read_pieces", failing)
+    with nc.Loader(plan, batch_size=8, threads=0) as when_asked:
+        least = len(until_it_fails(when_asked))
+    loader = make(plan, batch_size=8)
+    found = until_it_fails(loader)
+    assert len(found) >= least > 0
+    for _ in range(4):
+        assert loader.get_state()["sample"] == len(found) <= 256
+        found += until_it_fails(loader)
+    broken.clear()
+    while len(found) < 576:
+        found += next(loader)["sample"].tolist()
+    assert found == list(range(576))
 
 
 def test_a_closed_loader_says_so(make: Callable[..., Any]) -> None:
@@ -364,13 +527,9 @@ def test_a_closed_loader_says_so(make: Callable[..., Any]) -> None:
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 10, "dp_world_size": 4}, "the nearest that they do: 8 or 12"),
-        ({"batch_size": 2, "dp_world_size": 4}, "the nearest that they do: 4"),
-        ({"batch_size": 4, "dp_rank": 2, "dp_world_size": 2}, "dp_rank is 2"),
+        ({"batch_size": 10, "dp_rank": 0, "dp_world_size": 4}, "the nearest that they do: 8 or 12"),
+        ({"batch_size": 2, "dp_rank": 0, "dp_world_size": 4}, "the nearest that they do: 4"),
         ({"batch_size": 4, "last": "keep"}, "last is 'keep'"),
-        ({"batch_size": 4, "rows": [0, 4]}, "rows run from 0 to 4"),
-        ({"batch_size": 4, "rows": []}, "expected at least one integer"),
-        ({"batch_size": 4, "rows": [0], "dp_world_size": 2}, "both given"),
         ({"batch_size": 4, "num_samples": -1}, "num_samples is -1"),
     ],
 )
@@ -379,13 +538,38 @@ def test_wrong_arguments_are_refused(make: Callable[..., Any], options: dict[str
         make(mixed_plan(), **options)
 
 
+@pytest.mark.parametrize("make", CORE | TORCH, indirect=True)
+def test_a_rank_outside_of_the_world_is_refused(make: Callable[..., Any]) -> None:
+    """JAX's loader takes no rank: its sharding says which rows a process holds."""
+    with pytest.raises(ValueError, match="dp_rank is 2"):
+        make(mixed_plan(), batch_size=4, dp_rank=2, dp_world_size=2)
+
+
 def test_an_endless_pass_has_no_length(make: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="num_samples"):
         len(make(mixed_plan(), batch_size=4))
 
 
+# Of the core alone: the adapters take no rows. JAX's loader makes them of its sharding; tests/jax_adapter has those.
+
+
+@pytest.mark.parametrize("make", CORE, indirect=True)
 def test_a_share_may_be_any_rows_of_the_global_batch(make: Callable[..., Any]) -> None:
     plan = mixed_plan()
     loader = make(plan, batch_size=6, rows=[5, 0, 0, 3], num_samples=13, last="pad")
     found = [batch["sample"].tolist() for batch in loader]
     assert found == [[5, 0, 0, 3], [11, 6, 6, 9], [-1, 12, 12, -1]]
+
+
+@pytest.mark.parametrize("make", CORE, indirect=True)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": [0, 4]}, "rows run from 0 to 4"),
+        ({"rows": []}, "expected at least one integer"),
+        ({"rows": [0], "dp_world_size": 2}, "both given"),
+    ],
+)
+def test_wrong_rows_are_refused(make: Callable[..., Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(mixed_plan(), batch_size=4, **options)
