@@ -24,15 +24,15 @@ class GrainSource:
 
     Args:
         plan: what to serve.
-        num_samples: of the pass, ≥ 0.
+        num_samples: the pass ends before this sample, ≥ 0.
         batch_size: of the *global* batch, in rows, divisible by ``dp_world_size``; the samples after the last whole batch are dropped. None: an
-            element is one row, its arrays without the row axis.
+            element is one row, its arrays without the row axis. Samples that the plan skips are no element's.
         dp_rank, dp_world_size: this process' share of each global batch, as the core's Loader has it; only with ``batch_size``.
 
     Elements are dicts of fresh numpy arrays with the keys of ``Plan.read``; ``sample`` is int64, which JAX would wrap: take it out before
     device_put. Pickles without maps, locks or data: some kilobytes to each worker. May be called from many threads.
 
-    ``repr`` is a fingerprint: of the plan's order and data, num_samples and batch_size. Ranks are no part of it, for element k belongs to the
+    ``repr`` is a fingerprint: of the plan's order and data, skips, num_samples and batch_size. Ranks are no part of it, for element k belongs to the
     same global batch at every number of them: a state of ``DataLoader`` resumes at another.
 
     Raises:
@@ -52,6 +52,10 @@ class GrainSource:
     ) -> None:
         if num_samples is None:
             raise ValueError("num_samples is None, expected an integer: a source for grain has a length.")
+        if batch_size is not None and type(batch_size) is not int:
+            raise ValueError(
+                f"batch_size is {batch_size!r}, expected one integer: grain finds elements by number, which a schedule would move."
+            )
         if batch_size is None and dp_world_size != 1:
             raise ValueError(
                 f"dp_world_size is {dp_world_size} without batch_size: a share is of a global batch; give batch_size, or slice the MapDataset."
@@ -69,19 +73,19 @@ class GrainSource:
             num_samples=num_samples,
             threads=0,
         ).rows
+        self._num_places = plan.skips.place_of(num_samples)
 
     def __len__(self) -> int:
-        return self.num_samples // (self.batch_size or 1)
+        return self._num_places // (self.batch_size or 1)
 
     def __getitem__(self, k: SupportsIndex) -> nc.Batch:
         """Return element k; raise IndexError outside 0 ≤ k < len."""
         number = operator.index(k)
         if not 0 <= number < len(self):
             raise IndexError(f"element {number:,} is outside of the source's {len(self):,}.")
-        batch = self.plan.read(number * (self.batch_size or 1) + self._rows)
+        batch = self.plan.read(self.plan.skips.samples_at(number * (self.batch_size or 1) + self._rows))
         return batch if self.batch_size is not None else {key: rows[0] for key, rows in batch.items()}
 
     def __repr__(self) -> str:
-        return (
-            f"GrainSource(plan={self.plan.fingerprint}, num_samples={self.num_samples}, batch_size={self.batch_size})"
-        )
+        skipped = f", skip={self.plan.skips.runs}" if self.plan.skips.runs else ""
+        return f"GrainSource(plan={self.plan.fingerprint}{skipped}, num_samples={self.num_samples}, batch_size={self.batch_size})"

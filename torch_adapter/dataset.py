@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -14,11 +15,11 @@ from torch_adapter.widen import widen_batch
 
 
 class MapDataset(Dataset[dict[str, torch.Tensor]]):
-    """Samples 0 … num_samples − 1 of a plan, in its order: give DataLoader ``shuffle=False``.
+    """The samples before num_samples that a plan does not skip, in its order: give DataLoader ``shuffle=False``.
 
     Args:
         plan: what to serve.
-        num_samples: length, ≥ 0.
+        num_samples: the pass ends before this sample, ≥ 0; the length is how many before it are left.
 
     An item is one row: a dict of tensors with the keys of ``Plan.read``, ids int64. ``__getitems__`` reads all rows of a batch in one call, which
     DataLoader uses. Pickles without data or maps, so it works with 0 or more workers, forked or spawned.
@@ -27,17 +28,19 @@ class MapDataset(Dataset[dict[str, torch.Tensor]]):
     workers and is faster than any number of them.
 
     Raises:
-        IndexError: an index outside −len … len − 1.
+        IndexError: an index outside −len … len − 1. ExhaustedError: on making it, where a source would be served beyond its max_epochs.
     """
 
     def __init__(self, plan: nc.Plan, num_samples: int) -> None:
         if type(num_samples) is not int or num_samples < 0:
             raise ValueError(f"num_samples is {num_samples!r}, expected an integer from 0 on.")
+        plan.check_end(num_samples)
         self.plan = plan
         self.num_samples = num_samples
+        self._length = plan.skips.place_of(num_samples)
 
     def __len__(self) -> int:
-        return self.num_samples
+        return self._length
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, torch.Tensor]:
         """Return one row."""
@@ -45,10 +48,11 @@ class MapDataset(Dataset[dict[str, torch.Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Return the rows of several indices, read together."""
-        batch = widen_batch(self.plan.read([self._sample(index) for index in indices]), torch.int64)
+        places = np.array([self._place(index) for index in indices], dtype=np.int64)
+        batch = widen_batch(self.plan.read(self.plan.skips.samples_at(places)), torch.int64)
         return [dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True)]
 
-    def _sample(self, index: int) -> int:
-        if not -self.num_samples <= index < self.num_samples:
-            raise IndexError(f"index {index:,} is outside of the dataset's {self.num_samples:,} samples.")
-        return index % self.num_samples
+    def _place(self, index: int) -> int:
+        if not -self._length <= index < self._length:
+            raise IndexError(f"index {index:,} is outside of the dataset's {self._length:,} samples.")
+        return index % self._length

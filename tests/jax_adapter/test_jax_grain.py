@@ -53,6 +53,26 @@ def test_an_element_is_a_ranks_rows_of_one_global_batch(world_size: int) -> None
         assert all(equal(source[k], batch) for k, batch in enumerate(core))
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_skipped_samples_are_in_no_element(world_size: int) -> None:
+    plan = mixed_plan(skip=[(0, 5), (30, 37)])
+    sources = [
+        GrainSource(plan, num_samples=100, batch_size=12, dp_rank=rank, dp_world_size=world_size)
+        for rank in range(world_size)
+    ]
+    assert {len(source) for source in sources} == {7}  # 88 samples are left
+    served = [sample for k in range(7) for source in sources for sample in source[k]["sample"].tolist()]
+    assert served == [*range(5, 30), *range(37, 96)]
+    rows = GrainSource(plan, num_samples=40)
+    assert [int(rows[k]["sample"]) for k in range(len(rows))] == [*range(5, 30), *range(37, 40)]
+    assert "skip=((0, 5), (30, 37))" in repr(rows)
+
+
+def test_a_schedule_of_batch_sizes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch_size is \[\(0, 8\)\], expected one integer"):
+        GrainSource(mixed_plan(), num_samples=100, batch_size=[(0, 8)])  # type: ignore[arg-type]
+
+
 def test_an_element_without_batch_size_is_one_row() -> None:
     plan = mixed_plan(documents=True)
     source = GrainSource(plan, num_samples=5)

@@ -129,3 +129,21 @@ def test_the_stateful_loader_resumes_to_the_uninterrupted_stream(plan: nc.Plan, 
     resumed.load_state_dict(state)
     assert same(before + rows_of(resumed), uninterrupted)
     assert same(uninterrupted, cores_batches(plan))
+
+
+def test_a_dataset_leaves_skipped_samples_out(plan: nc.Plan) -> None:
+    skipping = nc.Plan(plan.sources, seq_len=16, seed=7, skip=[(0, 5), (20, 31)])
+    dataset = MapDataset(skipping, 40)
+    assert [int(dataset[index]["sample"]) for index in range(len(dataset))] == [*range(5, 20), *range(31, 40)]
+    assert [int(row["sample"]) for row in dataset.__getitems__([-1, 0])] == [39, 5]
+    with pytest.raises(IndexError, match="index 24 is outside of the dataset's 24 samples"):
+        dataset[24]
+
+
+def test_a_dataset_beyond_max_epochs_is_refused(plan: nc.Plan) -> None:
+    source = nc.Source(plan.sources[0].corpus, max_epochs=2)
+    limited = nc.Plan(source, seq_len=16, seed=7)
+    most = 2 * int(limited.num_windows[0])
+    assert len(MapDataset(limited, most)) == most
+    with pytest.raises(nc.ExhaustedError, match="max_epochs=2"):
+        MapDataset(limited, most + 1)
