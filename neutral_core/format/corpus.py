@@ -23,7 +23,7 @@ from neutral_core.format.manifest import MANIFEST, Manifest
 from neutral_core.format.memory import MemoryShard
 from neutral_core.format.publish import PARTIAL, shard_name
 from neutral_core.format.shard import CHECKS, Shard
-from neutral_core.format.shard_like import ShardLike
+from neutral_core.format.shard_like import FieldItems, ShardLike
 from neutral_core.format.shard_writer import token_array
 from neutral_core.format.tokenizer import TokenizerIdentity
 
@@ -157,7 +157,36 @@ class Corpus:
         if name not in self.fields:
             raise KeyError(f"no field {name!r}; declared are: {', '.join(self.fields) or 'none'}.")
         shard, local = self._locate(index)
-        return self.shards[shard].field(name, local)
+        items = self.shards[shard].field(name, local, local + 1).items
+        return np.asarray(items[0]) if name.startswith("document.") else items
+
+    def field_items(self, name: str, start: int, stop: int) -> FieldItems:
+        """Return what is stored under a field's name for documents start … stop − 1, read-only; a view where it lies in one mapped shard.
+
+        Returns:
+            FieldItems: ``items`` as ``field`` has them, of all documents one after another; for ``ragged.`` ``counts``, int64[stop − start].
+
+        Raises:
+            as ``field``.
+        """
+        if name not in self.fields:
+            raise KeyError(f"no field {name!r}; declared are: {', '.join(self.fields) or 'none'}.")
+        if not 0 <= start <= stop <= self.num_documents:
+            raise IndexError(f"documents {start:,} … {stop:,} are outside of the corpus' {self.num_documents:,}.")
+        first = min(int(np.searchsorted(self.first_document, start, side="right")) - 1, self.num_shards - 1)
+        last = max(int(np.searchsorted(self.first_document, stop, side="left")), first + 1)
+        bounds = [(shard, *self.first_document[shard : shard + 2].tolist()) for shard in range(first, last)]
+        parts = [
+            self.shards[shard].field(name, max(start, low) - low, min(stop, high) - low)
+            for shard, low, high in bounds
+            if low < high or len(bounds) == 1
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        items = np.concatenate([part.items for part in parts])
+        items.flags.writeable = False
+        counts = [part.counts for part in parts if part.counts is not None]
+        return FieldItems(items, np.concatenate(counts) if counts else None)
 
     def verify(self) -> None:
         """Read everything: checksums, offsets, ids; raise FormatError at the first fault. Takes as long as reading the files does."""

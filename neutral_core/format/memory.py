@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.shard_like import TokenMemory, rows_of
+from neutral_core.format.shard_like import FieldItems, TokenMemory, rows_of
 
 
 class MemoryShard:
@@ -51,9 +51,9 @@ class MemoryShard:
         """See ShardLike."""
         return ArrayOffsets(self.starts)
 
-    def field(self, name: str, document: int) -> npt.NDArray[Any]:
+    def field(self, name: str, first: int, last: int) -> FieldItems:
         """See ShardLike; there are no fields in memory."""
-        raise KeyError(f"no field {name!r} in document {document}: a corpus in memory has none.")
+        raise KeyError(f"no field {name!r} in documents {first} … {last}: a corpus in memory has none.")
 
     def verify(self) -> None:
         """See ShardLike; memory needs no check."""

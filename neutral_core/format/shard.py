@@ -23,7 +23,7 @@ from neutral_core.format.content import Content, content_of
 from neutral_core.format.fields import counted_by
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, Offsets
-from neutral_core.format.shard_like import TokenMemory, Tokens, rows_of
+from neutral_core.format.shard_like import FieldItems, TokenMemory, Tokens, rows_of
 
 CHECKS = ("headers", "blocks")
 
@@ -134,19 +134,22 @@ class Shard:
         self.open()
         return ArrayOffsets(self.items("document_offsets", 0, self.num_documents + 1))
 
-    def field(self, name: str, document: int) -> npt.NDArray[Any]:
+    def field(self, name: str, first: int, last: int) -> FieldItems:
         """See ShardLike; raises FormatError for offsets or bools that cannot be."""
         kind = name.partition(".")[0]
         if kind == "document":
-            return np.asarray(self.items(name, document, document + 1)[0])
+            return FieldItems(self.items(name, first, last))
         source = "document_offsets" if kind == "token" else f"{name}.offsets"
         self.open()
-        start, stop = self.items(source, document, document + 2).tolist()
-        if not 0 <= start <= stop <= self._arrays[name].shape[0]:
+        offsets = self.items(source, first, last + 1)
+        counts = np.diff(offsets)
+        if not 0 <= offsets[0] <= offsets[-1] <= self._arrays[name].shape[0] or (counts < 0).any():
             raise FormatError(
-                f"{self.path}: {source}[{document}] and the next are {start:,} and {stop:,}: they must not decrease: the file is damaged."
+                f"{self.path}: {source}[{first}:{last + 1}] runs from {int(offsets[0]):,} to {int(offsets[-1]):,}: they must not decrease: the file "
+                "is damaged."
             )
-        return self.items(name, start, stop)
+        items = self.items(name, int(offsets[0]), int(offsets[-1]))
+        return FieldItems(items) if kind == "token" else FieldItems(items, counts)
 
     def verify(self) -> None:
         """See ShardLike: checksums of all blocks, all offsets, all ids, all bools."""

@@ -12,6 +12,17 @@ from neutral_core.format.offsets import Offsets
 Tokens = npt.NDArray[Any]
 
 
+class FieldItems(NamedTuple):
+    """What a field holds for documents that stand one after another.
+
+    ``token.``: items [sum of lengths, *shape]; ``document.``: [documents, *shape]; ``ragged.``: [total, *shape], and how many of them belong to
+    each document, int64[documents].
+    """
+
+    items: npt.NDArray[Any]
+    counts: npt.NDArray[np.int64] | None = None
+
+
 class TokenMemory(NamedTuple):
     """Tokens that lie in memory, mapped or not: a view that keeps them there, and the address of the first."""
 
@@ -50,8 +61,8 @@ class ShardLike(Protocol):
         """Return where the documents begin."""
         ...
 
-    def field(self, name: str, document: int) -> npt.NDArray[Any]:
-        """Return a document's items of a declared field."""
+    def field(self, name: str, first: int, last: int) -> FieldItems:
+        """Return what a declared field holds for documents first … last − 1, read-only."""
         ...
 
     def verify(self) -> None:

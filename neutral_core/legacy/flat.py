@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import Offsets
-from neutral_core.format.shard_like import TokenMemory, rows_of
+from neutral_core.format.shard_like import FieldItems, TokenMemory, rows_of
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
@@ -57,10 +57,12 @@ class FlatShard:
         stored: how ids are stored.
         offsets: where documents begin.
         num_documents: how many there are.
-        start_byte: where the tokens begin in the file; they run to its end.
+        start_byte: where the tokens begin in the file.
+        num_tokens: how many there are; None: they run to the file's end.
+        fields: name of a declared field → what returns its items for documents first … last − 1, first and last being valid.
     """
 
-    __slots__ = ("_file", "_offsets", "_start", "_stored", "num_documents", "num_tokens")
+    __slots__ = ("_fields", "_file", "_offsets", "_start", "_stored", "num_documents", "num_tokens")
 
     def __init__(
         self,
@@ -70,13 +72,22 @@ class FlatShard:
         offsets: Offsets,
         num_documents: int,
         start_byte: int = 0,
+        num_tokens: int | None = None,
+        fields: Mapping[str, Callable[[int, int], FieldItems]] | None = None,
     ) -> None:
         self._file = file
         self._stored = stored
         self._start = start_byte
         self._offsets = offsets
         self.num_documents = num_documents
-        self.num_tokens = (file.num_bytes - start_byte) // stored.dtype.itemsize
+        self._fields = dict(fields or {})
+        room = (file.num_bytes - start_byte) // stored.dtype.itemsize
+        self.num_tokens = room if num_tokens is None else num_tokens
+        if not 0 <= self.num_tokens <= room:
+            raise FormatError(
+                f"{file.path}: {self.num_tokens:,} tokens of {stored.dtype} from byte {start_byte:,} on do not fit into its {file.num_bytes:,} bytes: it "
+                "is damaged or the copy was cut short: copy it again."
+            )
 
     def token_memory(self) -> TokenMemory | None:
         """See ShardLike; None where ids have to be checked as they are read, or do not lie on multiples of their size."""
@@ -101,7 +112,8 @@ class FlatShard:
             return np.empty((0, length), dtype=self._stored.served)
         if self._file.access != "map":
             return np.stack([self.read(start, start + length) for start in starts.tolist()])
-        found = rows_of(self._file.map()[self._start :].view(self._stored.dtype), starts, length)
+        stop = self._start + self.num_tokens * self._stored.dtype.itemsize
+        found = rows_of(self._file.map()[self._start : stop].view(self._stored.dtype), starts, length)
         return self._serve(found, lambda at: int(starts[at // length]) + at % length)
 
     def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
@@ -113,9 +125,13 @@ class FlatShard:
         """See ShardLike."""
         return self._offsets
 
-    def field(self, name: str, document: int) -> npt.NDArray[Any]:
-        """See ShardLike; these files have no fields."""
-        raise KeyError(f"no field {name!r} for document {document}: {self._file.path} has none.")
+    def field(self, name: str, first: int, last: int) -> FieldItems:
+        """See ShardLike."""
+        if not 0 <= first <= last <= self.num_documents:
+            raise IndexError(
+                f"{self._file.path}: documents {first:,} … {last:,} are outside of its {self.num_documents:,}."
+            )
+        return self._fields[name](first, last)
 
     def verify(self) -> None:
         """See ShardLike: reads every id; these files carry no checksums."""

@@ -115,6 +115,18 @@ def test_fields_come_with_their_document(access: str, tmp_path: Path) -> None:
         assert corpus.field("document.b", i - len(DOCUMENTS)) == -i
         assert corpus.field("ragged.c", i).tolist() == [[i, j] for j in range(i)]
         assert corpus.field("ragged.c", i).shape == (i, 2)
+    for start in range(7):  # over several shards, and of no documents
+        for stop in range(start, 7):
+            chosen = [DOCUMENTS[i] for i in range(start, stop)]
+            mask, none = corpus.field_items("token.a", start, stop)
+            assert (mask.tolist(), none) == ([t % 2 == 0 for document in chosen for t in document], None)
+            assert corpus.field_items("document.b", start, stop).items.tolist() == [-i for i in range(start, stop)]
+            items, counts = corpus.field_items("ragged.c", start, stop)
+            assert items.tolist() == [[i, j] for i in range(start, stop) for j in range(i)]
+            assert counts is not None
+            assert counts.tolist() == list(range(start, stop))
+    with pytest.raises(IndexError, match="documents 2 … 7 are outside of the corpus' 6"):
+        corpus.field_items("token.a", 2, 7)
     with pytest.raises(KeyError, match=r"no field 'token\.z'; declared are: document\.b, ragged\.c, token\.a"):
         corpus.field("token.z", 0)
     with pytest.raises(IndexError, match="document 6 is outside"):
