@@ -12,10 +12,12 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus, open_folder
 from neutral_core.format.tokenizer import TokenizerIdentity
-from neutral_core.legacy.headerless import open_headerless
-from neutral_core.legacy.mmididx import MAGIC, open_pair, pair_of
+from neutral_core.legacy import headerless, mmididx
+from neutral_core.legacy.layout import Layout, Request, first_bytes
 
-LAYOUTS = ("millstream", "megatron", "fairseq", "headerless")
+# In the order in which a path is asked what it is: unmistakable magics first, what is told by side files later, bare tokens last.
+FOREIGN: tuple[Layout, ...] = (mmididx.LAYOUT, headerless.LAYOUT)
+LAYOUTS = ("millstream", *(name for layout in FOREIGN for name in layout.names))
 
 
 def open_corpus(
@@ -56,21 +58,19 @@ def open_corpus(
             + (f" Did you mean {near[0]!r}?" if near else "")
         )
     place = Path(path).expanduser()
-    kind = layout or _layout_of(place)
-    if kind == "millstream":
+    foreign = _foreign(place, layout)
+    if foreign is None:
         corpus = open_folder(place, tokenizer=tokenizer, fingerprint=fingerprint, check=check, access=access)
-    elif kind == "headerless":
-        corpus = open_headerless(
-            place, dtype=dtype, boundaries=boundaries, tokenizer=tokenizer, access=access, insist=layout is not None
-        )
     else:
-        corpus = open_pair(place, layout=layout, tokenizer=tokenizer, access=access)
+        request = Request(
+            path=place, layout=layout, dtype=dtype, boundaries=boundaries, tokenizer=tokenizer, access=access
+        )
+        corpus = foreign.open(request)
     if fingerprint not in (None, corpus.fingerprint):
         raise FormatError(
             f"{place}: the fingerprint is {corpus.fingerprint}, expected {fingerprint}: the data have changed."
         )
-    if kind != "headerless":
-        _refuse_spare(place, kind, dtype, boundaries, corpus)
+    _refuse_spare(place, foreign, dtype, boundaries, corpus)
     corpus.reopen = (_open_again, (str(place), layout, dtype, boundaries, tokenizer, corpus.fingerprint, check, access))
     return corpus
 
@@ -98,30 +98,33 @@ def _open_again(
     )
 
 
-def _refuse_spare(path: Path, kind: str, dtype: npt.DTypeLike | None, boundaries: str | None, corpus: Corpus) -> None:
-    if boundaries not in (None, "index"):
+def _refuse_spare(
+    path: Path, layout: Layout | None, dtype: npt.DTypeLike | None, boundaries: str | None, corpus: Corpus
+) -> None:
+    name = "millstream" if layout is None else layout.names[0]
+    if boundaries not in (None, "index") and not (layout and layout.boundaries):
         raise ValueError(
-            f"{path}: boundaries is {boundaries!r}, but the {kind} layout stores its documents: leave it out."
+            f"{path}: boundaries is {boundaries!r}, but the {name} layout stores its documents: leave it out."
         )
-    if dtype is not None and np.dtype(dtype).itemsize != corpus.dtype.itemsize:
+    if dtype is not None and not (layout and layout.takes_dtype) and np.dtype(dtype).itemsize != corpus.dtype.itemsize:
         raise ValueError(
-            f"{path}: dtype is {np.dtype(dtype)}, but the {kind} layout says {corpus.dtype}: leave it out."
+            f"{path}: dtype is {np.dtype(dtype)}, but the {name} layout says {corpus.dtype}: leave it out."
         )
 
 
-def _layout_of(path: Path) -> str:
+def _foreign(path: Path, layout: str | None) -> Layout | None:
+    """Return the foreign layout that a path holds, or that is insisted on; None for one of ours."""
+    if layout is not None:
+        return next((foreign for foreign in FOREIGN if layout in foreign.names), None)
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        return None
+    if first_bytes(path, 10)[8:] == b'{"' or path.suffix == ".safetensors":
+        return None
+    for foreign in FOREIGN:
+        if foreign.recognises(path):
+            return foreign
     if path.is_dir():
-        return "millstream"
-    if pair_of(path) is not None:
-        return "pair"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path}: there is no such folder or file, and no pair {path.name}.idx and {path.name}.bin."
-        )
-    with path.open("rb") as file:
-        first = file.read(16)
-    if first.startswith(MAGIC):
-        raise FileNotFoundError(
-            f"{path}: it is the index of a pair, but {path.with_suffix('.bin').name} is not beside it."
-        )
-    return "millstream" if first[8:10] == b'{"' or path.suffix == ".safetensors" else "headerless"
+        return None
+    raise FileNotFoundError(
+        f"{path}: there is no such folder or file, and no pair {path.name}.idx and {path.name}.bin."
+    )

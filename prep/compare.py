@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 import neutral_core as nc
 
@@ -12,7 +15,7 @@ _AGAIN = "the disk or the memory is failing, or the source was changed meanwhile
 
 
 def compare(source: nc.Corpus, copy: nc.Corpus, name: str, first: int = 0, last: int | None = None) -> None:
-    """Check every checksum of ``copy``, and compare it with documents of ``source``, document for document and token for token.
+    """Check every checksum of ``copy``, and compare it with documents of ``source``, document for document, field for field and token for token.
 
     Args:
         source, copy: corpora.
@@ -40,9 +43,24 @@ def compare(source: nc.Corpus, copy: nc.Corpus, name: str, first: int = 0, last:
             raise nc.FormatError(
                 f"{name}: documents {first + start:,} … {first + stop:,} begin elsewhere than in the source: {_AGAIN}"
             )
+        for name_of_field in source.fields:
+            theirs = source.field_items(name_of_field, first + start, first + stop)
+            ours = copy.field_items(name_of_field, start, stop)
+            if not _equal(theirs.items, ours.items) or not _equal(theirs.counts, ours.counts):
+                raise nc.FormatError(
+                    f"{name}: {name_of_field} of documents {first + start:,} … {first + stop:,} differs from the source: {_AGAIN}"
+                )
     for start in range(0, end - begin, _CHUNK_TOKENS):
         stop = min(start + _CHUNK_TOKENS, end - begin)
         if not np.array_equal(source.tokens(begin + start, begin + stop), copy.tokens(start, stop)):
             raise nc.FormatError(
                 f"{name}: tokens {begin + start:,} … {begin + stop:,} differ from the source: {_AGAIN}"
             )
+
+
+def _equal(left: npt.NDArray[Any] | None, right: npt.NDArray[Any] | None) -> bool:
+    """Return whether two arrays hold the same bytes: a NaN is itself."""
+    if left is None or right is None:
+        return left is right
+    same = left.dtype == right.dtype and left.shape == right.shape
+    return same and np.ascontiguousarray(left).tobytes() == np.ascontiguousarray(right).tobytes()

@@ -101,10 +101,6 @@ def convert(options: Options) -> dict[str, Any]:
     """
     _source.cache_clear()  # the file may have changed since an earlier call
     source = _source(options)
-    if source.fields:
-        raise ValueError(
-            f"{options.source}: it has the fields {', '.join(source.fields)}, which a conversion would lose: it is a corpus already."
-        )
     tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
     vocab_size = options.vocab_size or source.vocab_size or 2 ** (8 * source.dtype.itemsize)
     notes = list(source.notes)
@@ -120,6 +116,7 @@ def convert(options: Options) -> dict[str, Any]:
     schema = Schema(
         vocab_size=vocab_size,
         tokenizer=identity,
+        fields=source.fields,
         provenance={"made by": "millstream convert", "source": source.fingerprint},
     )
     record = {
@@ -215,12 +212,18 @@ def _write(job: _Job) -> tuple[int, int, int]:
             largest = max(largest, int(shard.tokens(start, min(start + _CHUNK_TOKENS, shard.num_tokens)).max()))
         return shard.num_tokens, shard.num_documents, largest
     with ShardWriter(job.path, job.schema) as writer:
-        for offsets in _chunks(source, job.first, job.last):
+        for first, offsets in _chunks(source, job.first, job.last):
             tokens = source.tokens(int(offsets[0]), int(offsets[-1]))
             if len(tokens):
                 largest = max(largest, int(tokens.max()))
                 _check_largest(largest, source, job, offsets, tokens)
-            writer.add_many(tokens, np.diff(offsets))
+            last = first + len(offsets) - 1
+            fields = {name: source.field_items(name, first, last) for name in source.fields}
+            writer.add_many(
+                tokens,
+                np.diff(offsets),
+                {name: value.items if value.counts is None else value for name, value in fields.items()},
+            )
     return writer.num_tokens, writer.num_documents, largest
 
 
@@ -258,8 +261,8 @@ def _check_largest(
         )
 
 
-def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the offsets of runs of documents of about 1 MiB of tokens, or of one document.
+def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield the first document and the offsets of runs of documents of about 1 MiB of tokens, or of one document.
 
     So much stays in the processor's cache between checking, checksum and writing.
     """
@@ -269,7 +272,7 @@ def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[npt.NDArray[np
         while at < len(offsets) - 1:
             fit = int(np.searchsorted(offsets, offsets[at] + _CHUNK_TOKENS, side="right")) - 1
             end = max(fit, at + 1)
-            yield offsets[at : end + 1]
+            yield start + at, offsets[at : end + 1]
             at = end
 
 

@@ -176,7 +176,7 @@ class Corpus:
         first = min(int(np.searchsorted(self.first_document, start, side="right")) - 1, self.num_shards - 1)
         last = max(int(np.searchsorted(self.first_document, stop, side="left")), first + 1)
         bounds = [(shard, *self.first_document[shard : shard + 2].tolist()) for shard in range(first, last)]
-        parts = [
+        parts: list[FieldItems] = [
             self.shards[shard].field(name, max(start, low) - low, min(stop, high) - low)
             for shard, low, high in bounds
             if low < high or len(bounds) == 1

@@ -22,8 +22,8 @@ from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, ComputedOffsets, Offsets
-from neutral_core.format.tokenizer import TokenizerIdentity
 from neutral_core.legacy.flat import FlatShard, StoredTokens, fingerprint_of
+from neutral_core.legacy.layout import Layout, Request
 
 _PIECE = 1 << 22
 _RULES = "eos:ID, bos:ID, fixed:N or none"
@@ -46,29 +46,17 @@ _MAGICS = {
 }
 
 
-def open_headerless(
-    path: Path,
-    *,
-    dtype: npt.DTypeLike | None,
-    boundaries: str | None,
-    tokenizer: TokenizerIdentity | None,
-    access: str,
-    insist: bool = False,
-) -> Corpus:
+def open_headerless(request: Request) -> Corpus:
     """Open a headerless file in place.
 
-    Args:
-        path: of the file.
-        dtype: of the ids as stored: uint8, uint16, int32, …; little-endian.
-        boundaries: the rule, see above.
-        tokenizer: who made the ids, if that is known: the file does not say.
-        access: ``map`` or ``read``.
-        insist: take a file that begins with another format's magic for headerless all the same.
+    ``layout="headerless"`` takes a file that begins with another format's magic for headerless all the same.
 
     Raises:
         ValueError: dtype or boundaries are missing (the message shows the evidence) or are not valid.
         FormatError: the size is no multiple of the dtype's, an ID does not occur, or the file is something else.
     """
+    path, dtype, boundaries, tokenizer = request.path, request.dtype, request.boundaries, request.tokenizer
+    access, insist = request.access, request.layout is not None
     num_bytes = path.stat().st_size
     if not insist:
         _refuse_magic(path)
@@ -187,3 +175,12 @@ def _last_id(tokens: FlatShard) -> str:
     first = tokens.read(0, min(_PIECE, tokens.num_tokens))
     times = int((first == last).sum())
     return f"The last id is {last:,}, which occurs {times:,} times in the first {len(first):,} tokens."
+
+
+LAYOUT = Layout(
+    names=("headerless",),
+    recognises=Path.is_file,
+    open=open_headerless,
+    boundaries=("eos:ID", "bos:ID", "fixed:N", "none"),
+    takes_dtype=True,
+)

@@ -30,8 +30,8 @@ from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, ComputedOffsets, Offsets
-from neutral_core.format.tokenizer import TokenizerIdentity
 from neutral_core.legacy.flat import FlatShard, StoredTokens, fingerprint_of
+from neutral_core.legacy.layout import Layout, Request, first_bytes
 
 MAGIC = b"MMIDIDX\0\0"
 _PIECE = 1 << 20
@@ -87,18 +87,23 @@ def pair_of(path: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def open_pair(path: Path, *, layout: str | None, tokenizer: TokenizerIdentity | None, access: str) -> Corpus:
-    """Open a pair in place.
+def _recognises(path: Path) -> bool:
+    if pair_of(path) is not None:
+        return True
+    if first_bytes(path, len(MAGIC)) == MAGIC:
+        raise FileNotFoundError(
+            f"{path}: it is the index of a pair, but {path.with_suffix('.bin').name} is not beside it."
+        )
+    return False
 
-    Args:
-        path: prefix, ``.idx`` or ``.bin``.
-        layout: ``megatron`` or ``fairseq`` to insist on one, None to tell by size.
-        tokenizer: who made the ids, if that is known: the files do not say.
-        access: ``map`` or ``read``.
+
+def open_pair(request: Request) -> Corpus:
+    """Open a pair in place, by its prefix, ``.idx`` or ``.bin``; ``layout`` is ``megatron`` or ``fairseq``, None to tell by size.
 
     Raises:
         FormatError: for every way in which the two files can be wrong; the message names file, field, found and expected.
     """
+    path, layout, tokenizer, access = request.path, request.layout, request.tokenizer, request.access
     pair = pair_of(path)
     if pair is None:
         raise FileNotFoundError(f"{path}: there are no two files {path.name}.idx and {path.name}.bin.")
@@ -278,3 +283,6 @@ def _check_documents(documents: npt.NDArray[Any], count: int, path: Path) -> Non
                 f"{path}: entry {at + 1:,} of the document index is {int(documents[at + 1]):,}, after {int(documents[at]):,}: entries must not "
                 "decrease: the file is damaged."
             )
+
+
+LAYOUT = Layout(names=("megatron", "fairseq"), recognises=_recognises, open=open_pair)

@@ -14,6 +14,8 @@ import pytest
 
 import neutral_core as nc
 from neutral_core import layouts
+from neutral_core.legacy import headerless
+from neutral_core.legacy.layout import Request
 from prep import convert as module
 from prep import pieces, prepare, tasks
 from prep.compare import compare
@@ -292,17 +294,16 @@ def test_the_source_is_opened_once_however_many_shards_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bare: Path
 ) -> None:
     opened: list[Path] = []
-    open_headerless = layouts.open_headerless
 
-    def spy(path: Path, **named: Any) -> nc.Corpus:
-        opened.append(path)
-        return open_headerless(path, **named)
+    def spy(request: Request) -> nc.Corpus:
+        opened.append(request.path)
+        return headerless.open_headerless(request)
 
     def sent(function: Any, jobs: Any, workers: int) -> Any:
         for job in jobs:
             yield function(pickle.loads(pickle.dumps(job)))  # as a worker gets it
 
-    monkeypatch.setattr(layouts, "open_headerless", spy)
+    monkeypatch.setattr(layouts, "FOREIGN", (headerless.LAYOUT._replace(open=spy),))
     monkeypatch.setattr(tasks, "run", sent)
     run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
     assert opened == [bare]  # each costs a pass over the file
@@ -362,8 +363,31 @@ def test_the_report_says_what_was_checked(tmp_path: Path, bare: Path) -> None:
     assert "verified" not in lines_of(run(bare, tmp_path / "two", verify=False, **asked))[-1]
 
 
-def test_a_corpus_with_fields_is_not_converted_without_them(tmp_path: Path) -> None:
-    with nc.CorpusWriter(tmp_path / "one", vocab_size=10, fields={"document.score": nc.Field(dtype="int8")}) as writer:
-        writer.add([1, 2], {"document.score": 1})
-    with pytest.raises(ValueError, match=r"fields document\.score, which a conversion would lose"):
-        run(tmp_path / "one", tmp_path / "two")
+def test_fields_are_converted_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = {
+        "document.score": nc.Field(dtype="float32"),
+        "ragged.span": nc.Field(dtype="int32", shape=(2,)),
+        "token.loss_mask": nc.Field(dtype="bool"),
+    }
+    with nc.CorpusWriter(tmp_path / "one", vocab_size=100, fields=declared, tokens_per_shard=7) as writer:
+        for n in range(12):
+            values = {"document.score": np.nan if n == 3 else n, "ragged.span": [[n, i] for i in range(n % 3)]}
+            writer.add(np.full(n % 5, n), {**values, "token.loss_mask": np.arange(n % 5) % 2 == 0})
+    run(tmp_path / "one", tmp_path / "out", tokens_per_shard=11)
+    source, copy = nc.open_corpus(tmp_path / "one"), nc.open_corpus(tmp_path / "out")
+    assert copy.fields == declared
+    assert copy.num_shards not in (1, source.num_shards)
+    for n in range(12):
+        assert copy.document(n).tolist() == [n] * (n % 5)
+        assert np.array_equal(copy.field("document.score", n), np.float32(np.nan if n == 3 else n), equal_nan=True)
+        assert copy.field("ragged.span", n).tolist() == [[n, i] for i in range(n % 3)]
+        assert copy.field("token.loss_mask", n).tolist() == [i % 2 == 0 for i in range(n % 5)]
+    for name in declared:  # a copy that differs in one field is noticed
+        with nc.CorpusWriter(tmp_path / name, vocab_size=100, fields=declared) as writer:
+            for n in range(12):
+                values = {key: copy.field(key, n).copy() for key in declared}
+                if n == 8:
+                    values[name] = ~values[name] if name == "token.loss_mask" else values[name] + 1
+                writer.add(copy.document(n), values)
+        with pytest.raises(nc.FormatError, match=f"{name} of documents 0 … 12 differs from the source"):
+            module.compare(source, nc.open_corpus(tmp_path / name), "copy")

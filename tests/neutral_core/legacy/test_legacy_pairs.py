@@ -413,7 +413,7 @@ def test_arguments_that_the_pair_answers_itself_are_refused_where_they_differ(tm
     prefix = write(tmp_path, MEGATRON, BIN)
     with pytest.raises(ValueError, match="stores its documents: leave it out"):
         nc.open_corpus(prefix, boundaries="eos:0")
-    with pytest.raises(ValueError, match="dtype is uint8, but the pair layout says uint16"):
+    with pytest.raises(ValueError, match="dtype is uint8, but the megatron layout says uint16"):
         nc.open_corpus(prefix, dtype="uint8")
     assert documents_of(nc.open_corpus(prefix, dtype="uint16")) == GROUPED
 
