@@ -12,7 +12,8 @@ $(VENV)/.done: pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
-# Prepares a corpus from Python's own library, mixes it with a converted legacy pair, stops and resumes on another number of ranks.
+# Prepares a corpus from Python's own library, mixes it with a converted legacy pair, stops and resumes on another number of ranks; then trains on it
+# in PyTorch and in JAX, each killed half-way and resumed on another number of ranks. Two to five minutes on 2 cores, according to how busy they are.
 demo: $(VENV)/.done
 	$(BIN)/python examples/demo.py demo
 

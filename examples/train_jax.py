@@ -63,7 +63,7 @@ def train(loader: Loader, training: Tree, options: argparse.Namespace) -> list[f
         training, loss = train_step(training, unpack(batch, seq_len=options.seq_len))
         losses.append(float(loss))
         step += 1
-        log_samples(options.log_samples, step, batch["sample"])
+        log_samples(options.log_samples, step, batch)
         if step % 20 == 0 or len(losses) == 1:
             print(f"step {step} loss {losses[-1]:.4f} ({time.monotonic() - begin:.1f} s)", flush=True)
         if step % SAVE_EVERY == 0:
@@ -159,11 +159,12 @@ def restore(path: Path, training: Tree) -> tuple[Tree, dict[str, Any]]:
         return restored, json.loads(str(stored["cursor"]))
 
 
-def log_samples(path: Path | None, step: int, samples: np.ndarray) -> None:
-    """Append which samples a step was served."""
+def log_samples(path: Path | None, step: int, batch: dict[str, Any]) -> None:
+    """Append which samples a step was served, and over how many devices."""
     if path is not None:
+        line = {"step": step, "devices": len(batch["tokens"].devices()), "samples": batch["sample"].tolist()}
         with path.open("a") as file:
-            file.write(json.dumps({"step": step, "samples": samples.tolist()}) + "\n")
+            file.write(json.dumps(line) + "\n")
 
 
 def token_counts(corpus: nc.Corpus) -> np.ndarray:
