@@ -1,7 +1,7 @@
 """The command ``millstream``: arguments in, work elsewhere, reports out.
 
-Exit status 0: done; 1: it failed, one sentence on standard error; 2: the command line is wrong; 130: stopped by Ctrl-C. ``convert``, ``inspect`` and
-``verify`` need numpy alone.
+Exit status 0: done; 1: it failed, one sentence on standard error; 2: the command line is wrong; 130: stopped by Ctrl-C. ``convert``, ``export``,
+``inspect``, ``verify``, and ``plan`` and ``trace`` over a plan in JSON, need numpy alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import neutral_core as nc
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from neutral_core.layouts import LAYOUTS
+from prep.export import LAYOUTS as EXPORTED
 from prep.extras import MissingExtraError
 from prep.readers.inputs import RULES
 from prep.tokenizers import Settings
@@ -101,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_layout(verify)
     verify.add_argument("path", help="a corpus, a shard, a pair's prefix, or a headerless file")
     verify.set_defaults(work=_verify)
+    _add_export(commands.add_parser("export", help="a corpus becomes an old binary", allow_abbrev=False))
+    _add_plan(commands.add_parser("plan", help="say what a run over a plan will read", allow_abbrev=False))
+    _add_trace(commands.add_parser("trace", help="say what was in a step, or when a text was seen", allow_abbrev=False))
     return parser
 
 
@@ -156,6 +160,60 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not compare the result with the source")
     _add_run(parser)
     parser.set_defaults(work=_convert)
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="SRC", help="a corpus, or a single shard")
+    parser.add_argument(
+        "destination", metavar="DST", help="prefix (megatron), file (nanogpt, datatrove) or folder (olmo)"
+    )
+    parser.add_argument("--layout", required=True, choices=EXPORTED, help="that the other tool reads")
+    parser.add_argument("--dtype", metavar="TYPE", help="of the ids (default: the layout's own for the vocabulary)")
+    parser.add_argument("--json", action="store_true", help="print the report as plain data")
+    parser.set_defaults(work=_export)
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PLAN", help="a plan file: .yaml, .yml or .json")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--samples", type=_positive, metavar="N", help="the run is samples 0 … N - 1")
+    length.add_argument("--tokens", type=_positive, metavar="N", help="the run serves N targets")
+    parser.add_argument("--batch-size", type=_positive, metavar="B", help="rows of a global batch, to count steps")
+    parser.add_argument("--dp-world-size", type=_positive, metavar="W", help="ranks that share a batch (default: 1)")
+    parser.add_argument("--plot", metavar="FILE", help="write a page with a plot of the sources over the run: .html")
+    parser.add_argument("--json", action="store_true", help="print the report as plain data")
+    parser.set_defaults(work=_plan, refuse=parser.error)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PLAN", help="a plan file: .yaml, .yml or .json")
+    parser.add_argument("--step", type=_count, metavar="N", help="the global batch number N, from 0")
+    parser.add_argument(
+        "--batch-size", type=_positive, metavar="B", help="rows of a global batch, the same at all steps"
+    )
+    parser.add_argument("--rank", type=_rank, metavar="R/W", help="only what rank R of W reads of the step")
+    parser.add_argument("--sample", type=_count, nargs="+", metavar="N", help="these samples, instead of a step's")
+    parser.add_argument("--text", action="store_true", help="show the text; ids where the tokenizer is not known")
+    parser.add_argument("--full", action="store_true", help="show long text whole")
+    parser.add_argument(
+        "--find",
+        metavar="WHAT",
+        help="when it was seen: a document as SOURCE:NUMBER (NUMBER in a plan of one source), else a text",
+    )
+    parser.add_argument(
+        "--samples",
+        type=_positive,
+        metavar="N",
+        help="with --find: so far are samples 0 … N - 1; or --step N: that step and those before",
+    )
+    parser.add_argument(
+        "--max-documents",
+        type=_positive,
+        metavar="N",
+        help="with --find TEXT: stop after N documents that hold it (default: 10)",
+    )
+    parser.add_argument("--json", action="store_true", help="print plain data")
+    parser.set_defaults(work=_trace, refuse=parser.error)
 
 
 def _add_layout(parser: argparse.ArgumentParser) -> None:
@@ -243,6 +301,20 @@ def _convert(options: argparse.Namespace) -> None:
     _say(report, convert.lines_of(report), options.json)
 
 
+def _export(options: argparse.Namespace) -> None:
+    from prep import export
+
+    report = export.export(
+        export.Options(
+            source=nc.open_corpus(options.path, check="blocks"),
+            destination=Path(options.destination),
+            layout=options.layout,
+            dtype=options.dtype,
+        )
+    )
+    _say(report, export.lines_of(report), options.json)
+
+
 def _inspect(options: argparse.Namespace) -> None:
     from prep import inspect
 
@@ -254,6 +326,81 @@ def _verify(options: argparse.Namespace) -> None:
     from prep import inspect
 
     print("\n".join(inspect.verify(_open(options), options.path)))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from prep import plan_file, plan_page, plan_report
+
+    if options.dp_world_size is not None and options.batch_size is None:
+        options.refuse("--dp-world-size needs --batch-size")
+    page = None if options.plot is None else Path(options.plot)
+    if page is not None and page.suffix not in (".html", ".htm"):
+        options.refuse(f"--plot writes HTML: {options.plot!r} does not end in .html")
+    plan = plan_file.open_plan(options.path)
+    report = plan_report.report(
+        plan,
+        options.samples or plan_report.num_samples_of(plan, options.tokens),
+        batch_size=options.batch_size,
+        dp_world_size=options.dp_world_size or 1,
+    )
+    if page is not None:
+        page.write_text(plan_page.page(report, f"Plan {Path(options.path).name}"), "utf-8")
+    _say({"plan": options.path, **report}, [options.path, *plan_report.lines_of(report)], options.json)
+    if report["refused"]:
+        raise nc.ExhaustedError(report["refused"])
+
+
+def _trace(options: argparse.Namespace) -> None:
+    from prep import find, plan_file, trace
+
+    _check_trace(options)
+    plan = plan_file.open_plan(options.path)
+    if options.find is not None:
+        stop = options.samples or trace.end_of_step(plan, options.step, options.batch_size)
+        report = find.find(
+            plan,
+            options.find,
+            stop,
+            batch_size=options.batch_size,
+            max_documents=options.max_documents or 10,
+            text=options.text,
+            full=options.full,
+        )
+        lines = find.lines_of(report)
+    else:
+        report = trace.report(
+            plan,
+            samples=options.sample,
+            step=options.step,
+            batch_size=options.batch_size,
+            rank=options.rank or (0, 1),
+            text=options.text,
+            full=options.full,
+        )
+        lines = trace.lines_of(report)
+    _say({"plan": options.path, **report}, lines, options.json)
+
+
+def _check_trace(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together, by name."""
+    if options.full and not options.text:
+        options.refuse("--full needs --text")
+    if options.step is not None and options.batch_size is None:
+        options.refuse("--step needs --batch-size: which samples a step holds depends on it")
+    if options.find is None:
+        if (options.step is None) == (options.sample is None):
+            options.refuse("give one of --step N --batch-size B, --sample N, or --find WHAT")
+        if options.samples is not None:
+            options.refuse("--samples goes with --find; to trace samples: --sample")
+        if options.max_documents is not None:
+            options.refuse("--max-documents goes with --find")
+        if options.rank is not None and options.step is None:
+            options.refuse("--rank goes with --step")
+        return
+    if options.sample is not None or options.rank is not None:
+        options.refuse("--sample and --rank do not go with --find; to say how far the run is: --samples N")
+    if (options.step is None) == (options.samples is None):
+        options.refuse("--find needs one of --samples N and --step N --batch-size B: how far the run is")
 
 
 def _open(options: argparse.Namespace) -> nc.Corpus:
@@ -292,3 +439,10 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(text)
+
+
+def _rank(text: str) -> tuple[int, int]:
+    rank, slash, world = text.partition("/")
+    if not (slash and rank.isdecimal() and world.isdecimal() and int(rank) < int(world)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no rank R/W, with 0 ≤ R < W, such as 3/8")
+    return int(rank), int(world)

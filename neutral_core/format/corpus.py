@@ -136,7 +136,12 @@ class Corpus:
         if not 0 <= start <= stop <= self.num_documents:
             raise IndexError(f"documents {start:,} … {stop:,} are outside of the corpus' {self.num_documents:,}.")
         out = np.empty(stop - start + 1, dtype=np.int64)
-        for shard, lower in enumerate(self.first_document[:-1].tolist()):
+        touched = range(
+            max(int(np.searchsorted(self.first_document, start, side="right")) - 1, 0),
+            min(int(np.searchsorted(self.first_document, stop, side="left")), self.num_shards),
+        )
+        for shard in touched:
+            lower = int(self.first_document[shard])
             first, last = max(start, lower), min(stop, int(self.first_document[shard + 1]))
             if first < last:
                 local = np.arange(first - lower, last - lower + 1)

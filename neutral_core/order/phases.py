@@ -112,8 +112,9 @@ def _weights(phase: Phase, names: Sequence[str], windows: Int64) -> list[int]:
     where = f"the phase from sample {phase.sample:,} on"
     if not isinstance(phase.weights, Mapping):
         raise TypeError(f"{where}: weights is {type(phase.weights).__name__}, expected a dict of source names.")
+    known = set(names)
     for name in phase.weights:
-        if name not in names:
+        if name not in known:
             near = difflib.get_close_matches(str(name), names, 1)
             raise ValueError(
                 f"{where} names the source {name!r}, which the plan does not have: add it to the plan's sources, with weight 0 if it is to begin later."

@@ -8,7 +8,6 @@ run will be. docs/order.md says it in full; ``ORDER_VERSION`` is part of every f
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -225,6 +224,18 @@ class Plan:
         samples = np.sort(self._phases.join(source, draws[draws < served]))
         return np.asarray(samples[~self.skips.skipped(samples)])
 
+    def sample_of_draw(self, source: int, draw_number: int) -> int | None:
+        """Return the sample at which a source (index) is served for the draw_number-th time, from 0; None where that never comes."""
+        try:
+            return int(self._phases.join(self._check_source(source), np.array([draw_number], dtype=np.int64))[0])
+        except (ValueError, OverflowError):
+            return None
+
+    def most_draws(self, source: int) -> int | None:
+        """Return how many samples of a source (index) its max_epochs allows; None where it has none."""
+        most = self.sources[self._check_source(source)].max_epochs
+        return None if most is None else int(Fraction(repr(most)) * int(self.num_windows[source]))
+
     @functools.cached_property
     def end(self) -> int:
         """The first sample that may not be served, for a source's max_epochs; 2^62 where there is none."""
@@ -232,26 +243,20 @@ class Plan:
 
     def check_end(self, num_samples: int) -> None:
         """Raise ExhaustedError if the first ``num_samples`` samples serve a source more often than its max_epochs."""
-        if num_samples <= self.end:
+        if num_samples <= self.end or self.end == cursor.MAX_SAMPLE:
             return
         sample, source = min(self._ends())
         name, most = self.names[source] or "the source", self.sources[source].max_epochs
         raise ExhaustedError(
-            f"source {name!r}: sample {sample:,} would serve it beyond its max_epochs={most} ({self._most_draws(source):,} samples): end the pass "
+            f"source {name!r}: sample {sample:,} would serve it beyond its max_epochs={most} ({self.most_draws(source):,} samples): end the pass "
             f"there (num_samples={sample}), begin a phase without it, or raise max_epochs."
         )
 
     def _ends(self) -> list[tuple[int, int]]:
-        found = []
-        for source, each in enumerate(self.sources):
-            if each.max_epochs is not None:
-                with contextlib.suppress(ValueError, OverflowError):  # never served so often
-                    draws = np.array([self._most_draws(source)], dtype=np.int64)
-                    found.append((int(self._phases.join(source, draws)[0]), source))
-        return found
-
-    def _most_draws(self, source: int) -> int:
-        return int(Fraction(repr(self.sources[source].max_epochs)) * int(self.num_windows[source]))
+        """Return (first sample beyond, source) of each source that max_epochs ends."""
+        most = [(source, self.most_draws(source)) for source, each in enumerate(self.sources) if each.max_epochs]
+        ends = [(self.sample_of_draw(source, draws), source) for source, draws in most if draws is not None]
+        return [(sample, source) for sample, source in ends if sample is not None]
 
     def read(self, samples: npt.ArrayLike) -> Batch:
         """Return the rows of samples, in the order asked: a dict of fresh arrays.

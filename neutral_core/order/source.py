@@ -20,7 +20,7 @@ class Source:
         max_epochs: how often it may be served, in epochs, > 0 and not necessarily whole; None: without end.
 
     Raises:
-        ValueError: the slice has a step or no documents; max_epochs is no number above 0.
+        ValueError: the slice has a step or no documents; max_epochs is no number above 0. TypeError: the name is no text.
     """
 
     __slots__ = ("corpus", "documents", "max_epochs", "name", "tokens", "weight")
@@ -36,6 +36,8 @@ class Source:
     ) -> None:
         if not isinstance(corpus, Corpus):
             raise TypeError(f"corpus is {type(corpus).__name__}, expected a Corpus: open it with open_corpus(path).")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"a source's name is {name!r}, expected text: quote it where it comes from YAML.")
         first, last, step = (documents or slice(None)).indices(corpus.num_documents)
         if step != 1 or (documents is not None and last <= first):
             raise ValueError(

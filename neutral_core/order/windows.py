@@ -106,20 +106,22 @@ class Stretches:
         self.dtypes = {source.corpus.dtype for source in sources}
         self.shards: list[ShardLike] = []
         self.shard_numbers: list[int] = []
-        token_edges, document_edges, token_starts, document_starts = [], [], [], []
+        token_edges, document_edges, token_starts, document_starts, firsts = [], [], [], [], []
         for source in sources:
             corpus = source.corpus
-            tokens = np.clip(corpus.first_token, *source.tokens)
-            documents = np.clip(corpus.first_document, *source.documents)
+            low, high = _touched(corpus.first_document, *source.documents)
+            tokens = np.clip(corpus.first_token[low : high + 1], *source.tokens)
+            documents = np.clip(corpus.first_document[low : high + 1], *source.documents)
             token_edges.append(tokens - source.tokens[0])
             document_edges.append(documents - source.documents[0])
-            token_starts.append(tokens[:-1] - corpus.first_token[:-1])
-            document_starts.append(documents[:-1] - corpus.first_document[:-1])
-            self.shards.extend(corpus.shards)
-            self.shard_numbers.extend(range(corpus.num_shards))
+            token_starts.append(tokens[:-1] - corpus.first_token[low:high])
+            document_starts.append(documents[:-1] - corpus.first_document[low:high])
+            firsts.append(corpus.first_document[low:high])
+            self.shards.extend(corpus.shards[low:high])
+            self.shard_numbers.extend(range(low, high))
         self.num_tokens = np.array([int(edges[-1]) for edges in token_edges], dtype=np.int64)
         self.num_documents = np.array([int(edges[-1]) for edges in document_edges], dtype=np.int64)
-        self.first_documents: Int64 = np.concatenate([source.corpus.first_document[:-1] for source in sources])
+        self.first_documents: Int64 = np.concatenate(firsts)
         self._parts: Int64 = np.array([source.documents[0] for source in sources], dtype=np.int64)
         self.base: Int64 = np.cumsum([0, *self.num_tokens.tolist()], dtype=np.int64)
         self._document_base: Int64 = np.cumsum([0, *self.num_documents.tolist()], dtype=np.int64)
@@ -208,6 +210,12 @@ def by_segment(segments: Int64) -> list[Int64]:
         return []
     order = np.argsort(segments, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(segments[order])) + 1)
+
+
+def _touched(first_document: Int64, start: int, stop: int) -> tuple[int, int]:
+    """Return the run of shards that hold documents start … stop − 1, at least one."""
+    low = min(int(np.searchsorted(first_document, start, side="right")) - 1, len(first_document) - 2)
+    return low, max(int(np.searchsorted(first_document, stop, side="left")), low + 1)
 
 
 def _line(edges: list[Int64], base: Int64) -> Int64:

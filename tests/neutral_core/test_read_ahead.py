@@ -67,8 +67,8 @@ def test_while_storage_is_cold_all_rows_are_asked_for_once_and_ahead(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = nc.Plan(nc.Source(nc.open_corpus(folder)), seq_len=64, seed=2)
-    found = asked(monkeypatch, plan, Slow, 100)
-    due = plan.pieces(plan.locate(np.arange(8 * 100)))
+    found = asked(monkeypatch, plan, Slow, 40)
+    due = plan.pieces(plan.locate(np.arange(8 * 40)))
     assert {*zip(due.segment.tolist(), due.start.tolist(), strict=True)} < {*found}
     assert len({*found}) == len(found)  # 937 windows an epoch: none has come twice
 
