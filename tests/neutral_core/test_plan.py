@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,51 @@ def test_weights_that_are_no_sensible_number_are_refused_at_once(weight: Any) ->
 def test_windows_that_no_sample_reaches_have_no_sample(source: int, epoch: int) -> None:
     with pytest.raises(IndexError, match="outside"):
         nc.Plan(nc.Source(corpus_of(50)), seq_len=4).sample_of(source, [epoch], [0])
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="a source's name is 7, expected text: quote it where it comes from YAML"):
+        nc.Source(corpus_of(20), name=7)  # type: ignore[arg-type]
+
+
+def test_draws_and_their_limits_are_told() -> None:
+    sources = [
+        nc.Source(corpus_of(100), name="a", weight=1, max_epochs=1.5),
+        nc.Source(corpus_of(50), name="b", weight=1),
+        nc.Source(corpus_of(50), name="c", weight=0),
+    ]
+    plan = nc.Plan(sources, seq_len=9)  # 11 windows of a; with equal weights a and b take turns, a at 0, 2, 4, …
+    assert [plan.most_draws(source) for source in range(3)] == [16, None, None]
+    first = int(plan.locate([0]).source[0])
+    assert plan.sample_of_draw(first, 0) == 0
+    assert plan.sample_of_draw(1 - first, 0) == 1
+    assert plan.sample_of_draw(0, 16) == 32 + first
+    assert plan.sample_of_draw(2, 0) is None
+    assert plan.end == 32 + first
+    plan.check_end(plan.end)
+    with pytest.raises(
+        nc.ExhaustedError,
+        match=rf"source 'a': sample {plan.end} would serve it beyond its max_epochs=1.5 \(16 samples\)",
+    ):
+        plan.check_end(plan.end + 1)
+
+
+def test_parts_hold_the_shards_that_they_touch_and_serve_what_the_whole_holds(tmp_path: Path) -> None:
+    documents = [np.arange(start, start + 10) for start in range(0, 400, 10)]
+    with nc.CorpusWriter(tmp_path / "c", vocab_size=400, tokens_per_shard=30) as writer:
+        for number, document in enumerate(documents):
+            writer.add(document if number % 5 else [])
+    corpus = nc.open_corpus(tmp_path / "c")
+    for first in range(38):
+        for last in (first + 2, first + 5, 40):
+            part = nc.Source(corpus, documents=slice(first, min(last, 40)))
+            inside = np.concatenate([corpus.document(i) for i in range(first, min(last, 40))])
+            if len(inside) < 5:
+                continue
+            plan = nc.Plan(part, seq_len=4, shuffle="none", documents=True)
+            rows = plan.read(np.arange(plan.num_windows[0]))
+            circle = np.concatenate([inside, inside])
+            assert all(row.tolist() == circle[4 * k : 4 * k + 5].tolist() for k, row in enumerate(rows["tokens"]))
+            held = {piece.document for row in plan.trace(rows["sample"]) for piece in row.pieces}
+            assert min(held) >= first
+            assert max(held) < last
