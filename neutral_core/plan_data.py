@@ -10,7 +10,12 @@
       - {sample: 1000000, weights: {books: 0.2, web: 0.3, code: 0.5}}
     skip: [[895000, 905000]]
 
-Every key is an argument of the same name: of ``Plan`` at the top, of ``Source`` and ``open_corpus`` in a source, of ``Phase`` in a phase.
+Every key is an argument of the same name: of ``Plan`` at the top, of ``Source`` and ``open_corpus`` in a source, of ``Phase`` in a phase. ``sources``
+may also be a mixture as another tool wrote it down (see ``foreign_sources``), with ``split`` beside it where that has splits, and ``open``: what
+``open_corpus`` is to be told of all of its corpora.
+
+    seq_len: 2048
+    sources: 0.3 data/books_text_document 0.7 data/web_text_document
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neutral_core.foreign_sources import ForeignSource, foreign_sources
 from neutral_core.format.corpus import Corpus
 from neutral_core.layouts import open_corpus
 from neutral_core.order.phases import Phase
@@ -51,17 +57,48 @@ def load_plan(data: Mapping[str, Any], *, folder: str | os.PathLike[str] = ".") 
         ValueError: naming the place in the data, what was found and what was expected.
         FileNotFoundError, FormatError: as ``open_corpus``.
     """
-    top = _object(data, "the plan", _PLAN, required=("sources", "seq_len"))
-    sources = _list(top.pop("sources"), "sources")
+    top = _object(data, "the plan", (*_PLAN, "open", "split"), required=("sources", "seq_len"))
+    sources, split = top.pop("sources"), top.pop("split", None)
+    how = _object(top.pop("open", {}), "open", _OPEN, required=())
     phases = _list(top.pop("phases", []), "phases")
     skip = _list(top.pop("skip", []), "skip")
     opened: dict[tuple[Any, ...], Corpus] = {}
+    if _is_ours(sources):
+        if split is not None:
+            raise ValueError(f"split is {split!r}, but sources has no splits: leave it out.")
+        made = [
+            _source(how | dict(each) if isinstance(each, Mapping) else each, f"sources[{number}]", Path(folder), opened)
+            for number, each in enumerate(_list(sources, "sources"))
+        ]
+    else:
+        made = [_foreign(each, how, Path(folder), opened) for each in foreign_sources(sources, split=split)]
     return Plan(
-        [_source(each, f"sources[{number}]", Path(folder), opened) for number, each in enumerate(sources)],
+        made,
         phases=[_phase(each, f"phases[{number}]") for number, each in enumerate(phases)],
         skip=[tuple(_list(each, f"skip[{number}]")) for number, each in enumerate(skip)],
         **top,
     )
+
+
+def _is_ours(sources: Any) -> bool:
+    """Return whether sources is a list of objects, as this module has it; another tool's lists hold texts and numbers."""
+    ours = isinstance(sources, Sequence) and not isinstance(sources, str)
+    return ours and (not sources or any(isinstance(each, Mapping) for each in sources))
+
+
+def _foreign(
+    found: ForeignSource, how: Mapping[str, Any], folder: Path, opened: dict[tuple[Any, ...], Corpus]
+) -> Source:
+    corpus = _open(found.path, how, folder, opened)
+    return Source(corpus, name=found.name, weight=found.weight, documents=found.documents(corpus))
+
+
+def _open(path: str, how: Mapping[str, Any], folder: Path, opened: dict[tuple[Any, ...], Corpus]) -> Corpus:
+    """Return a corpus, opened once however many sources it has."""
+    key = (path, *sorted(how.items()))
+    if key not in opened:
+        opened[key] = open_corpus(folder / Path(path).expanduser(), **how)
+    return opened[key]
 
 
 def _source(data: Any, where: str, folder: Path, opened: dict[tuple[Any, ...], Corpus]) -> Source:
@@ -70,15 +107,13 @@ def _source(data: Any, where: str, folder: Path, opened: dict[tuple[Any, ...], C
     path = found.pop("path")
     if not isinstance(path, str):
         raise ValueError(f"{where}: path is {path!r}, expected text.")
-    key = (path, *sorted(how.items()))
-    if key not in opened:
-        opened[key] = open_corpus(folder / Path(path).expanduser(), **how)
+    corpus = _open(path, how, folder, opened)
     if found.get("documents") is not None:
         pair = _list(found["documents"], f"{where}: documents")
         if len(pair) != 2 or not all(edge is None or type(edge) is int for edge in pair):
             raise ValueError(f"{where}: documents is {pair!r}, expected [start, stop].")
         found["documents"] = slice(*pair)
-    return Source(opened[key], **found)
+    return Source(corpus, **found)
 
 
 def _phase(data: Any, where: str) -> Phase:

@@ -174,7 +174,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PLAN", help="a plan file: .yaml, .yml or .json")
+    _add_plan_file(parser)
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--samples", type=_positive, metavar="N", help="the run is samples 0 … N - 1")
     length.add_argument("--tokens", type=_positive, metavar="N", help="the run serves N targets")
@@ -185,8 +185,18 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(work=_plan, refuse=parser.error)
 
 
+def _add_plan_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "path",
+        metavar="PLAN",
+        help="a plan file: .yaml, .yml or .json; or a mixture of Fast-LLM's, Megatron's or OLMo's",
+    )
+    parser.add_argument("--seq-len", type=_positive, metavar="S", help="for a mixture of another tool's")
+    parser.add_argument("--split", metavar="NAME", help="of a mixture that has splits, such as train")
+
+
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PLAN", help="a plan file: .yaml, .yml or .json")
+    _add_plan_file(parser)
     parser.add_argument("--step", type=_count, metavar="N", help="the global batch number N, from 0")
     parser.add_argument(
         "--batch-size", type=_positive, metavar="B", help="rows of a global batch, the same at all steps"
@@ -336,7 +346,7 @@ def _plan(options: argparse.Namespace) -> None:
     page = None if options.plot is None else Path(options.plot)
     if page is not None and page.suffix not in (".html", ".htm"):
         options.refuse(f"--plot writes HTML: {options.plot!r} does not end in .html")
-    plan = plan_file.open_plan(options.path)
+    plan = plan_file.open_plan(options.path, seq_len=options.seq_len, split=options.split)
     report = plan_report.report(
         plan,
         options.samples or plan_report.num_samples_of(plan, options.tokens),
@@ -354,7 +364,7 @@ def _trace(options: argparse.Namespace) -> None:
     from prep import find, plan_file, trace
 
     _check_trace(options)
-    plan = plan_file.open_plan(options.path)
+    plan = plan_file.open_plan(options.path, seq_len=options.seq_len, split=options.split)
     if options.find is not None:
         stop = options.samples or trace.end_of_step(plan, options.step, options.batch_size)
         report = find.find(

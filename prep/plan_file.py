@@ -1,4 +1,5 @@
-"""A plan file: a plan's plain data as JSON or YAML; what the keys mean, ``neutral_core.plan_data`` says.
+"""A plan file: a plan's plain data as JSON or YAML; what the keys mean, ``neutral_core.plan_data`` says. Or a mixture as another tool wrote it
+down (``neutral_core.foreign_sources``), in JSON, YAML or text: then seq_len is given beside it.
 
 Relative paths are relative to the file's own folder. A key that occurs twice is refused: readers differ on which one counts.
 """
@@ -13,11 +14,15 @@ from typing import Any
 import neutral_core as nc
 from prep.extras import require
 
-SUFFIXES = (".json", ".yaml", ".yml")
+SUFFIXES = (".json", ".yaml", ".yml", ".txt")
 
 
-def open_plan(path: str | os.PathLike[str]) -> nc.Plan:
+def open_plan(path: str | os.PathLike[str], *, seq_len: int | None = None, split: str | None = None) -> nc.Plan:
     """Return the plan that a file describes, its corpora opened.
+
+    Args:
+        path: of the file.
+        seq_len, split: for a mixture of another tool's, which has no seq_len; a plan says them itself.
 
     Raises:
         ValueError: naming the file, the place in it, what was found and what was expected.
@@ -26,15 +31,21 @@ def open_plan(path: str | os.PathLike[str]) -> nc.Plan:
     place = Path(path)
     data = read(place)
     try:
+        ours = isinstance(data, dict) and "sources" in data
+        if seq_len is not None and not ours:
+            data = {"sources": data, "seq_len": seq_len} | ({} if split is None else {"split": split})
+        elif seq_len is not None or split is not None:
+            raise ValueError("a plan says seq_len and split itself: leave --seq-len and --split out.")
         return nc.load_plan(data, folder=place.parent)
     except nc.FormatError:
         raise  # names its own file
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{place}: {error}") from None
+        hint = "" if ours or seq_len else " (If it is a mixture of another tool's: give --seq-len.)"
+        raise ValueError(f"{place}: {error}{hint}") from None
 
 
 def read(path: Path) -> Any:
-    """Return a plan file's content as plain data; by the suffix JSON or YAML."""
+    """Return a plan file's content as plain data; by the suffix JSON, YAML or text."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a plan file ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}: rename it.")
     data = path.read_bytes()
@@ -42,6 +53,8 @@ def read(path: Path) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: byte {error.start:,} is not UTF-8: save the file as UTF-8.") from None
+    if path.suffix == ".txt":
+        return text
     return _json(path, text) if path.suffix == ".json" else _yaml(path, text)
 
 

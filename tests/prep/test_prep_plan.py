@@ -244,7 +244,7 @@ def test_an_exponent_without_a_point_is_the_number_that_it_says(tiny: Path) -> N
 
 
 WRONG_FILES: list[tuple[str, str, str]] = [
-    ("plan.toml", "", "a plan file ends in .json, .yaml or .yml: rename it"),
+    ("plan.toml", "", "a plan file ends in .json, .yaml, .yml or .txt: rename it"),
     ("plan.json", "{", "line 1, column 2: it is no JSON"),
     ("plan.json", '{"seq_len": 4, "seq_len": 5}', "the key 'seq_len' occurs twice in one object: keep one"),
     ("plan.json", '{"sources": [{"path": "a", "path": "b"}]}', "the key 'path' occurs twice"),
@@ -286,6 +286,37 @@ def test_a_wrong_file_is_one_sentence_that_names_it(
     line = sentence(capsys)
     assert line.startswith(f"millstream plan: {path}: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fast_llm_dataset.json", '{"datasets": [{"prefix": "a", "weight": 0.5}, {"prefix": "b", "weight": 0.5}]}'),
+        (
+            "fast_llm_config.yaml",
+            "type: blended\ndatasets: [{type: memmap, path: a}, {type: memmap, path: b}]\nweights: [1, 1]\n",
+        ),
+        ("blend.txt", "0.5 a 0.5 b"),
+        ("splits.json", '{"train": ["1", "a", "1", "b"], "valid": ["a"]}'),
+    ],
+)
+def test_a_mixture_of_another_tools_is_a_plan_with_seq_len(
+    tiny: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.parent / name
+    path.write_text(text)
+    split = ["--split", "train"] if name == "splits.json" else []
+    assert run("plan", path, "--samples", 10, "--seq-len", 4, *split, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(entry["source"], entry["samples"]) for entry in said["sources"]] == [("a", 5), ("b", 5)]
+    if name.endswith(".json"):
+        assert run("plan", path, "--samples", 10) == 1
+        assert sentence(capsys).endswith("(If it is a mixture of another tool's: give --seq-len.)\n")
+
+
+def test_a_plan_says_seq_len_itself(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", tiny, "--samples", 10, "--seq-len", 4) == 1
+    assert "a plan says seq_len and split itself: leave --seq-len and --split out" in sentence(capsys)
 
 
 def test_an_alias_of_a_mapping_is_no_key_twice(tiny: Path) -> None:
