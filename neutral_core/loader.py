@@ -24,7 +24,6 @@ from neutral_core import cursor
 from neutral_core.batch import Batch, pad
 from neutral_core.batch_sizes import BatchSize, BatchSizes
 from neutral_core.order.plan import Located, Plan
-from neutral_core.order.windows import Pieces
 from neutral_core.read_ahead import Pace
 
 CHUNK_ROWS = 256
@@ -253,7 +252,7 @@ class _Block:
         self._pace = pace
         self._advised = 0  # rows that the system was asked for
         self._plan, self._place, self._rows, self._stop = plan, place, rows, stop
-        self._located: tuple[Int64, npt.NDArray[np.bool_], Located, Pieces] | None = None
+        self._located: tuple[Int64, npt.NDArray[np.bool_], Located] | None = None
         self._lock = threading.Lock()
 
     def read(self, first: int, count: int) -> Batch:
@@ -261,29 +260,29 @@ class _Block:
         with self._lock:
             if self._located is None:
                 self._located = self._locate()
-            samples, real, located, pieces = self._located
+            samples, real, located = self._located
         start, stop = first * self.share, (first + count) * self.share
         begin = time.perf_counter()
         if self._pace.cold:
             ahead = stop + 2 * (stop - start)
-            self._plan.advise(pieces.of_rows(max(start, self._advised), ahead))
+            self._plan.advise(self._plan.pieces(located[max(start, self._advised) : ahead]))
             self._advised = ahead
         if self._stop is None or real[start:stop].all():
-            batch = self._plan.read_pieces(samples[start:stop], located[start:stop], pieces.of_rows(start, stop))
+            where = located[start:stop]
+            batch = self._plan.read_pieces(samples[start:stop], where, self._plan.pieces(where))
         else:
             batch = self._plan.read(samples[start:stop][real[start:stop]])
         self._pace.took(time.perf_counter() - begin, stop - start)
         return batch if self._stop is None else pad(batch, real[start:stop], self._plan.seq_len)
 
-    def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located, Pieces]:
+    def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located]:
         begins = self._place + np.arange(self.count, dtype=np.int64) * self.size
         places = (begins[:, None] + self._rows).ravel()
         real = np.ones(len(places), dtype=bool) if self._stop is None else places < self._stop
         # Rows behind the end of the pass are located as its last sample, and padded.
         last = (self._plan.skips.num_places if self._stop is None else self._stop) - 1
         samples = self._plan.skips.samples_at(np.minimum(places, last))
-        located = self._plan.locate(samples)
-        return samples, real, located, self._plan.pieces(located)
+        return samples, real, self._plan.locate(samples)
 
 
 def _check(dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:

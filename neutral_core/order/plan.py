@@ -338,7 +338,7 @@ class Plan:
         }
         for each in past:
             name = f"weights from sample {each.sample} on" if each.sample else "weights"
-            content[name] = {source: str(weight) for source, weight in each.weights.items() if weight}
+            content[name] = {source: f"{weight:x}" for source, weight in each.weights.items() if weight}
         return {name: canonical.digest(value) for name, value in content.items()}
 
     def _check_source(self, source: int) -> int:

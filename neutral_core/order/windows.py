@@ -81,15 +81,6 @@ class Pieces:
             self.row[chosen], self.column[chosen], self.segment[chosen], self.start[chosen], self.length[chosen]
         )
 
-    def of_rows(self, first: int, last: int) -> Pieces:
-        """Return the pieces of rows first … last, counted from 0 again; cheap where each row is one piece."""
-        if len(self.row) and len(self.row) == int(self.row[-1]) + 1:
-            chosen: Any = slice(first, last)
-        else:
-            chosen = np.flatnonzero((self.row >= first) & (self.row < last))
-        found = self.of(chosen)
-        return Pieces(found.row - first, found.column, found.segment, found.start, found.length)
-
 
 class Stretches:
     """The segments of all sources on one line of tokens, and on one of documents.

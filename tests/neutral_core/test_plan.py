@@ -264,3 +264,10 @@ def test_parts_hold_the_shards_that_they_touch_and_serve_what_the_whole_holds(tm
             held = {piece.document for row in plan.trace(rows["sample"]) for piece in row.pieces}
             assert min(held) >= first
             assert max(held) < last
+
+
+def test_weights_of_any_number_of_digits_are_taken() -> None:
+    corpus = corpus_of(50)
+    weights = [Fraction(1, 10**900 + rank) for rank in range(9)]  # their common multiple has some 8,000 digits
+    plan = nc.Plan([nc.Source(corpus, name=str(n), weight=w) for n, w in enumerate(weights)], seq_len=9)
+    assert sorted(plan.locate(np.arange(9)).source.tolist()) == list(range(9))
