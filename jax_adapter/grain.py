@@ -13,7 +13,6 @@ What grain saves is a count of elements; it does not know the plan. ``MapDataset
 
 from __future__ import annotations
 
-import operator
 from typing import SupportsIndex
 
 import neutral_core as nc
@@ -52,10 +51,6 @@ class GrainSource:
     ) -> None:
         if num_samples is None:
             raise ValueError("num_samples is None, expected an integer: a source for grain has a length.")
-        if batch_size is not None and type(batch_size) is not int:
-            raise ValueError(
-                f"batch_size is {batch_size!r}, expected one integer: grain finds elements by number, which a schedule would move."
-            )
         if batch_size is None and dp_world_size != 1:
             raise ValueError(
                 f"dp_world_size is {dp_world_size} without batch_size: a share is of a global batch; give batch_size, or slice the MapDataset."
@@ -65,25 +60,20 @@ class GrainSource:
         self.batch_size = batch_size
         self.dp_rank = dp_rank
         self.dp_world_size = dp_world_size
-        self._rows = nc.Loader(  # the core checks the arguments and says which rows are this rank's
+        self._batches = nc.Batches(
             plan,
             batch_size=1 if batch_size is None else batch_size,
+            num_samples=num_samples,
             dp_rank=dp_rank,
             dp_world_size=dp_world_size,
-            num_samples=num_samples,
-            threads=0,
-        ).rows
-        self._num_places = plan.skips.place_of(num_samples)
+        )
 
     def __len__(self) -> int:
-        return self._num_places // (self.batch_size or 1)
+        return len(self._batches)
 
     def __getitem__(self, k: SupportsIndex) -> nc.Batch:
         """Return element k; raise IndexError outside 0 ≤ k < len."""
-        number = operator.index(k)
-        if not 0 <= number < len(self):
-            raise IndexError(f"element {number:,} is outside of the source's {len(self):,}.")
-        batch = self.plan.read(self.plan.skips.samples_at(number * (self.batch_size or 1) + self._rows))
+        batch = self._batches[k]
         return batch if self.batch_size is not None else {key: rows[0] for key, rows in batch.items()}
 
     def __repr__(self) -> str:

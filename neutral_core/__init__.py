@@ -10,6 +10,7 @@ Everything public is a name of this module; FORMAT.md and docs/order.md say what
 """
 
 from neutral_core.batch import Batch
+from neutral_core.batches import Batches
 from neutral_core.errors import ExhaustedError, FormatError, StateError
 from neutral_core.format.corpus import Corpus, memory_corpus
 from neutral_core.format.fields import Field
@@ -24,6 +25,7 @@ from neutral_core.plan_data import load_plan
 
 __all__ = [
     "Batch",
+    "Batches",
     "Corpus",
     "CorpusWriter",
     "ExhaustedError",

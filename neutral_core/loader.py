@@ -9,8 +9,6 @@ that the plan does not skip.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core import cursor
-from neutral_core.batch import Batch, pad
+from neutral_core.batch import Batch
 from neutral_core.batch_sizes import BatchSize, BatchSizes
-from neutral_core.order.plan import Located, Plan
+from neutral_core.batches import CHUNK_ROWS, Block, batches_per_block, share_of
+from neutral_core.order.plan import Plan
 from neutral_core.read_ahead import Pace
 
-CHUNK_ROWS = 256
-LOCATE_ROWS = 8192
 _LAST = ("drop", "pad")
 Int64 = npt.NDArray[np.int64]
 
@@ -82,7 +79,7 @@ class Loader:
         self.num_samples = num_samples
         self.last = last
         self._sizes = BatchSizes(batch_size, dp_world_size, plan.skips.place_of)
-        self._rows = {size: _rows(rows, size, dp_rank, dp_world_size) for size in self._sizes.sizes}
+        self._rows = {size: share_of(rows, size, dp_rank, dp_world_size) for size in self._sizes.sizes}
         if num_samples is not None:
             plan.check_end(num_samples)
         self._stop = plan.skips.place_of(cursor.MAX_SAMPLE if num_samples is None else num_samples)
@@ -172,7 +169,7 @@ class Loader:
         self._next_to_read = place
         self._left_in_chunk = 0
         self._chunk: Batch = {}
-        self._block: _Block | None = None  # the one that is being taken, and how many of its batches are
+        self._block: Block | None = None  # the one that is being taken, and how many of its batches are
         self._taken = 0
         self._most = 1  # batches in the next chunk: the first one comes alone, so that it comes soon
 
@@ -199,7 +196,7 @@ class Loader:
         self._chunk, self._size, self._share = chunk, block.size, block.share
         self._chunk_batches = self._left_in_chunk = len(chunk["sample"]) // block.share
 
-    def _take(self) -> tuple[_Block, int, int]:
+    def _take(self) -> tuple[Block, int, int]:
         """Return the next chunk to read, as batches of a block, and move on behind it."""
         if self._block is None or self._taken == self._block.count:
             self._block, self._taken = self._next_block(), 0
@@ -210,16 +207,14 @@ class Loader:
         self._next_to_read += count * block.size
         return block, first, count
 
-    def _next_block(self) -> _Block:
+    def _next_block(self) -> Block:
         left = self._batches_from(self._next_to_read)
         if not left:
             self._finish()
         size, run = self._sizes.run(self._next_to_read)
-        share = len(self._rows[size])
-        per_chunk = -(-CHUNK_ROWS // share)
-        count = min(max(LOCATE_ROWS // share // per_chunk, 1) * per_chunk, left, left if run is None else run)
+        count = min(batches_per_block(len(self._rows[size])), left, left if run is None else run)
         stop = self._stop if self.last == "pad" else None
-        return _Block(self.plan, self._next_to_read, count, size, self._rows[size], stop, self._pace)
+        return Block(self.plan, self._next_to_read, count, size, self._rows[size], stop, self._pace)
 
     def _finish(self) -> None:
         """Raise what ends the pass."""
@@ -230,59 +225,7 @@ class Loader:
     def _drop_ahead(self) -> None:
         for _, future in getattr(self, "_ahead", ()):
             future.cancel()
-        self._ahead: deque[tuple[_Block, Future[Batch]]] = deque()
-
-
-class _Block:
-    """Batches of one size, one after another, whose samples are located together, because a call costs as much as hundreds of samples.
-
-    Args:
-        place: of the first batch's first sample.
-        count: of batches.
-        size: of the global batch, in rows.
-        rows: of each global batch, this rank's.
-        stop: the place behind the last sample of a padded pass; None: every row is a sample.
-        pace: whether to ask the system for rows beforehand.
-    """
-
-    def __init__(
-        self, plan: Plan, place: int, count: int, size: int, rows: Int64, stop: int | None, pace: Pace
-    ) -> None:
-        self.count, self.size, self.share = count, size, len(rows)
-        self._pace = pace
-        self._advised = 0  # rows that the system was asked for
-        self._plan, self._place, self._rows, self._stop = plan, place, rows, stop
-        self._located: tuple[Int64, npt.NDArray[np.bool_], Located] | None = None
-        self._lock = threading.Lock()
-
-    def read(self, first: int, count: int) -> Batch:
-        """Return this rank's rows of ``count`` batches from the block's batch ``first`` on."""
-        with self._lock:
-            if self._located is None:
-                self._located = self._locate()
-            samples, real, located = self._located
-        start, stop = first * self.share, (first + count) * self.share
-        begin = time.perf_counter()
-        if self._pace.cold:
-            ahead = stop + 2 * (stop - start)
-            self._plan.advise(self._plan.pieces(located[max(start, self._advised) : ahead]))
-            self._advised = ahead
-        if self._stop is None or real[start:stop].all():
-            where = located[start:stop]
-            batch = self._plan.read_pieces(samples[start:stop], where, self._plan.pieces(where))
-        else:
-            batch = self._plan.read(samples[start:stop][real[start:stop]])
-        self._pace.took(time.perf_counter() - begin, stop - start)
-        return batch if self._stop is None else pad(batch, real[start:stop], self._plan.seq_len)
-
-    def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located]:
-        begins = self._place + np.arange(self.count, dtype=np.int64) * self.size
-        places = (begins[:, None] + self._rows).ravel()
-        real = np.ones(len(places), dtype=bool) if self._stop is None else places < self._stop
-        # Rows behind the end of the pass are located as its last sample, and padded.
-        last = (self._plan.skips.num_places if self._stop is None else self._stop) - 1
-        samples = self._plan.skips.samples_at(np.minimum(places, last))
-        return samples, real, self._plan.locate(samples)
+        self._ahead: deque[tuple[Block, Future[Batch]]] = deque()
 
 
 def _check(dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:
@@ -297,26 +240,3 @@ def _check(dp_rank: int, dp_world_size: int, num_samples: int | None, last: str,
         raise ValueError(f"num_samples is {num_samples!r}, expected None or an integer from 0 to 2^62.")
     if last not in _LAST:
         raise ValueError(f"last is {last!r}, expected 'drop' or 'pad'.")
-
-
-def _rows(
-    rows: npt.ArrayLike | Callable[[int], npt.ArrayLike] | None, batch_size: int, dp_rank: int, dp_world_size: int
-) -> Int64:
-    """Return the rows of a global batch that are this process' share."""
-    if rows is None:
-        share = batch_size // dp_world_size
-        return np.arange(dp_rank * share, (dp_rank + 1) * share, dtype=np.int64)
-    array = np.asarray(rows(batch_size) if callable(rows) else rows)
-    if dp_world_size != 1:
-        raise ValueError(
-            f"rows and dp_world_size={dp_world_size} are both given: each says which share is read; give one."
-        )
-    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
-        raise ValueError(
-            f"rows are {array.dtype} of shape {array.shape}, expected at least one integer in one dimension."
-        )
-    if int(array.min()) < 0 or int(array.max()) >= batch_size:
-        raise ValueError(
-            f"rows run from {int(array.min())} to {int(array.max())}, expected 0 ≤ row < batch_size {batch_size}."
-        )
-    return array.astype(np.int64)

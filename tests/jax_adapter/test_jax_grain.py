@@ -83,7 +83,7 @@ def test_an_element_without_batch_size_is_one_row() -> None:
 
 @pytest.mark.parametrize("k", [-1, 8, 10**30])
 def test_an_element_outside_is_an_index_error(k: int) -> None:
-    with pytest.raises(IndexError, match=r"outside of the source's 8\."):
+    with pytest.raises(IndexError, match=r"outside of the pass' 8 batches\."):
         GrainSource(mixed_plan(), num_samples=100, batch_size=12)[k]
 
 
