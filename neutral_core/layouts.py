@@ -12,11 +12,35 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus, open_folder
 from neutral_core.format.tokenizer import TokenizerIdentity
-from neutral_core.legacy import headerless, mmididx
+from neutral_core.legacy import (
+    datatrove,
+    fast_llm_dataset,
+    fast_llm_pair,
+    headerless,
+    litdata,
+    litpkds,
+    llm_c,
+    mmididx,
+    npy,
+    olmo,
+    tntidx,
+)
 from neutral_core.legacy.layout import Layout, Request, first_bytes
 
 # In the order in which a path is asked what it is: unmistakable magics first, what is told by side files later, bare tokens last.
-FOREIGN: tuple[Layout, ...] = (mmididx.LAYOUT, headerless.LAYOUT)
+FOREIGN: tuple[Layout, ...] = (
+    tntidx.LAYOUT,
+    fast_llm_pair.LAYOUT,
+    mmididx.LAYOUT,
+    fast_llm_dataset.LAYOUT,
+    npy.LAYOUT,
+    litdata.LAYOUT,
+    litpkds.LAYOUT,
+    llm_c.LAYOUT,
+    datatrove.LAYOUT,
+    olmo.LAYOUT,
+    headerless.LAYOUT,
+)
 LAYOUTS = ("millstream", *(name for layout in FOREIGN for name in layout.names))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import neutral_core as nc
+from neutral_core.format.shard import Shard
 from prep.extras import MissingExtraError
 from prep.report import baselines, why_dtype
 from prep.tokenizers import DEFINITION, Tokenizer, open_stored
@@ -40,7 +41,7 @@ def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, 
         "shards": corpus.num_shards,
         "dtype": str(corpus.dtype),
         "vocab_size": corpus.vocab_size,
-        "why_dtype": why_dtype(corpus.tokenizer, vocab_size),
+        "why_dtype": _why_dtype(corpus, vocab_size),
         "tokenizer": None if corpus.tokenizer is None else corpus.tokenizer.to_json(),
         "fields": {name: asdict(declared) for name, declared in corpus.fields.items()},
         "fingerprint": corpus.fingerprint,
@@ -61,7 +62,7 @@ def verify(corpus: nc.Corpus, name: str) -> list[str]:
     """Read every byte of a corpus; return lines that say what was checked, or raise FormatError at the first fault."""
     corpus.verify()
     counts = f"{corpus.num_documents:,} documents and {corpus.num_tokens:,} tokens in {corpus.num_shards:,} shards"
-    if corpus.vocab_size is None:  # a foreign layout: those of ours always say
+    if not all(isinstance(shard, Shard) for shard in corpus.shards):  # a foreign layout
         said = f"{name}: {counts} can be read; such files carry no checksums, so nothing shows whether they are as they were written"
     else:
         said = f"{name}: {counts} are as they were written: every header, block checksum, offset and id was checked"
@@ -128,6 +129,12 @@ def origin_of(corpus: nc.Corpus, document: int) -> tuple[str, int] | None:
         return None
     path = corpus.field("ragged.path", document).tobytes().decode("utf-8", errors="replace")
     return path, int(corpus.field("document.line", document))
+
+
+def _why_dtype(corpus: nc.Corpus, vocab_size: int) -> str:
+    """Return a sentence on the dtype; a foreign layout may store ids wider than they need to be."""
+    why = why_dtype(corpus.tokenizer, vocab_size)
+    return why if why.endswith(str(corpus.dtype)) else f"{corpus.dtype}, for {vocab_size:,} ids"
 
 
 def _tokenizer(corpus: nc.Corpus, path: Path, notes: list[str]) -> Tokenizer | None:

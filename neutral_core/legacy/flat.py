@@ -16,8 +16,10 @@ from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import Offsets
 from neutral_core.format.shard_like import FieldItems, TokenMemory, rows_of
 
-_SAMPLES = 64
+_SAMPLES = 64  # of a file
+_ALL_SAMPLES = 4096  # of a data set, but for two of each file
 _SAMPLE_BYTES = 4096
+_VERIFIED_DOCUMENTS = 1024  # at a time: an item of a field may be an image
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,16 +29,23 @@ class StoredTokens:
     Attributes:
         dtype: in the file, little-endian.
         served: uint8, uint16 or uint32.
-        most: the largest id that may occur, or None where every bit pattern is one.
+        most: the largest number that may stand for an id, or None where every bit pattern is one.
+        least: the smallest, which stands for id 0.
     """
 
     dtype: np.dtype[Any]
     served: np.dtype[Any]
     most: int | None
+    least: int = 0
 
     @classmethod
-    def of(cls, dtype: np.dtype[Any]) -> StoredTokens:
-        """Return how ids of a stored integer dtype are served; raise ValueError for another kind."""
+    def of(cls, dtype: np.dtype[Any], least: int = 0) -> StoredTokens:
+        """Return how ids of a stored integer dtype are served; raise ValueError for another kind.
+
+        Args:
+            dtype: as stored.
+            least: what stands for id 0: 1 where ids were counted from 1.
+        """
         if dtype.byteorder == ">":
             raise ValueError(
                 f"dtype is {dtype.str}, expected a little-endian one: big-endian files are not read; swap their bytes first."
@@ -45,8 +54,19 @@ class StoredTokens:
         if dtype.kind not in "iu":
             raise ValueError(f"dtype is {dtype}, expected an integer type: tokens are integers.")
         served = np.dtype(f"<u{min(dtype.itemsize, 4)}")
-        most = None if dtype.kind == "u" and dtype.itemsize <= 4 else min(int(np.iinfo(dtype).max), 2**32 - 1)
-        return cls(dtype=dtype, served=served, most=most)
+        most = min(int(np.iinfo(dtype).max), 2**32 - 1 + least)
+        checked = dtype.kind == "i" or dtype.itemsize > 4 or least > 0
+        return cls(dtype=dtype, served=served, most=most if checked else None, least=least)
+
+    @classmethod
+    def asked(cls, dtype: npt.DTypeLike, path: Path) -> StoredTokens:
+        """Return how ids of a dtype that a caller gave are served; raise ValueError for what is none of numpy's integer types."""
+        try:
+            return cls.of(np.dtype(dtype))
+        except TypeError:
+            raise ValueError(
+                f"{path}: dtype is {dtype!r}, expected one of numpy's integer types, such as uint16."
+            ) from None
 
 
 class FlatShard:
@@ -134,20 +154,26 @@ class FlatShard:
         return self._fields[name](first, last)
 
     def verify(self) -> None:
-        """See ShardLike: reads every id; these files carry no checksums."""
+        """See ShardLike: reads every id and every field; these files carry no checksums."""
         for start in range(0, self.num_tokens, 1 << 20):
             self.read(start, min(start + (1 << 20), self.num_tokens))
+        for read in self._fields.values():
+            for first in range(0, self.num_documents, _VERIFIED_DOCUMENTS):
+                read(first, min(first + _VERIFIED_DOCUMENTS, self.num_documents))
 
     def _serve(self, found: npt.NDArray[Any], position: Callable[[int], int]) -> npt.NDArray[Any]:
-        most = self._stored.most
+        most, least = self._stored.most, self._stored.least
         if most is None:
             return found
-        if found.size and (int(found.min()) < 0 or int(found.max()) > most):
-            at = int(np.flatnonzero((found < 0) | (found > most))[0])
+        if found.size and (int(found.min()) < least or int(found.max()) > most):
+            at = int(np.flatnonzero((found < least) | (found > most))[0])
             raise FormatError(
-                f"{self._file.path}: token {position(at):,} is {int(found.flat[at]):,}, expected an id from 0 to {most:,}: these are no tokens (labels, "
-                "masked ids?), or the dtype is wrong, or the file is damaged."
+                f"{self._file.path}: token {position(at):,} is {int(found.flat[at]):,}, expected an id from {least:,} to {most:,}: these are no tokens "
+                "(labels, masked ids?), or the dtype is wrong, or the file is damaged."
             )
+        if least:
+            found = np.subtract(found, least, dtype=found.dtype)
+            found.flags.writeable = False
         if found.dtype.itemsize == self._stored.served.itemsize:
             return found.view(self._stored.served)
         served = found.astype(self._stored.served)
@@ -158,15 +184,18 @@ class FlatShard:
 def fingerprint_of(layout: str, dtype: str, boundaries: str, paths: Sequence[Path]) -> str:
     """Return the fingerprint of foreign files: layout, dtype, boundary rule, sizes, and 64 evenly spaced blocks of 4 KiB of each.
 
+    Of more than 64 files fewer of each, 4,096 in all, but at least the first and the last.
+
     Never a path or a time: a copy elsewhere has the same one. It costs the same for a terabyte; it does not prove that no other byte changed.
     """
     state = hashlib.sha256(f"legacy 1\n{layout}\n{dtype}\n{boundaries}\n".encode())
+    samples = max(2, min(_SAMPLES, _ALL_SAMPLES // max(len(paths), 1)))
     for path in paths:
         num_bytes = path.stat().st_size
         state.update(f"{num_bytes}\n".encode())
         spare = max(num_bytes - _SAMPLE_BYTES, 0)
         with path.open("rb") as file:
-            for number in range(_SAMPLES):
-                file.seek(spare * number // (_SAMPLES - 1))
+            for number in range(samples):
+                file.seek(spare * number // (samples - 1))
                 state.update(file.read(_SAMPLE_BYTES))
     return state.hexdigest()

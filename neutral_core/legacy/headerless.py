@@ -1,17 +1,14 @@
 """Headerless files of tokens, as nanoGPT's ``train.bin``: nothing in the file says what the bytes mean, so the caller must.
 
-dtype and boundary rule are asked for and never guessed; the refusal shows what speaks for which. Rules:
-
-    eos:ID    a document ends after each ID; tokens after the last one are a document too
-    bos:ID    a document begins at each ID; tokens before the first one are a document too
-    fixed:N   each N tokens are a document; the last may be shorter
-    none      the file is one document
-
-``eos`` and ``bos`` read the whole file once on opening and hold 8 bytes a document; an ID that does not occur is an error.
+dtype and boundary rule (see boundaries) are asked for and never guessed; the refusal shows what speaks for which. One thing besides the file
+may settle the dtype: a ``meta.pkl`` beside a ``.bin``, as nanoGPT's data sets of characters have it. It is taken for uint16, which their maker
+writes, where the first MiB read so holds only ids below the table's vocab_size and read as uint32 does not; the note says so. The vocab_size
+then is the corpus'. A ``meta.pkl`` that does not agree, or is none of nanoGPT's, is left aside, with a note. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +18,34 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus
 from neutral_core.format.file_bytes import FileBytes
-from neutral_core.format.offsets import ArrayOffsets, ComputedOffsets, Offsets
-from neutral_core.legacy.flat import FlatShard, StoredTokens, fingerprint_of
+from neutral_core.legacy.boundaries import CHOICES, rule_of
+from neutral_core.legacy.flat import StoredTokens
 from neutral_core.legacy.layout import Layout, Request
+from neutral_core.legacy.nanogpt import META, read_meta
+from neutral_core.legacy.stretches import Stretch, open_by_rule
 
-_PIECE = 1 << 22
-_RULES = "eos:ID, bos:ID, fixed:N or none"
+_SEEN = 1 << 20
 
-# Files that begin like this hold something else than bare tokens.
+# Files that begin like this hold something else than bare tokens, and no layout asked before this one has taken them.
 _MAGICS = {
     b"MMIDIDX\0\0": "the index of a Megatron or fairseq pair",
     b"TNTIDX\0\0": "a TNTIDX index of fairseq or Megatron",
-    b"\x93NUMPY": "a NumPy .npy file with its header",
-    b"LITPKDS": "a packed file of lit-gpt",
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"\xff\xff\xff\xff": "an Arrow stream",
-    (20240520).to_bytes(4, "little"): "a file of llm.c with its header",
-    (20240801).to_bytes(4, "little"): "a file of llm.c with its header",
-    (20240522).to_bytes(4, "little"): "an evaluation file of llm.c",
     b"PK\x03\x04": "a zip or .npz file",
     b"\x1f\x8b": "a gzip file",
     b"\x28\xb5\x2f\xfd": "a zstd file",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Known:
+    """The dtype, given or settled by a ``meta.pkl``, and the vocab_size, None where unknown; ``why`` is what to say of the ``meta.pkl``."""
+
+    dtype: npt.DTypeLike | None
+    vocab_size: int | None = None
+    why: str = ""
 
 
 def open_headerless(request: Request) -> Corpus:
@@ -55,88 +57,65 @@ def open_headerless(request: Request) -> Corpus:
         ValueError: dtype or boundaries are missing (the message shows the evidence) or are not valid.
         FormatError: the size is no multiple of the dtype's, an ID does not occur, or the file is something else.
     """
-    path, dtype, boundaries, tokenizer = request.path, request.dtype, request.boundaries, request.tokenizer
-    access, insist = request.access, request.layout is not None
+    path = request.path
     num_bytes = path.stat().st_size
-    if not insist:
+    if request.layout is None:
         _refuse_magic(path)
-    if dtype is None:
-        raise ValueError(
-            f"{path}: nothing in the file says how wide its ids are; give dtype. {_evidence(path, num_bytes)}"
-        )
-    try:
-        stored = StoredTokens.of(np.dtype(dtype))
-    except TypeError:
-        raise ValueError(
-            f"{path}: dtype is {dtype!r}, expected one of numpy's integer types, such as uint16."
-        ) from None
+    known = _known(path, request.dtype)
+    if known.dtype is None:
+        said = f"{_evidence(path, num_bytes)} {known.why}".strip()
+        raise ValueError(f"{path}: nothing in the file says how wide its ids are; give dtype. {said}")
+    stored = StoredTokens.asked(known.dtype, path)
     if num_bytes % stored.dtype.itemsize:
         raise FormatError(
             f"{path}: the file has {num_bytes:,} bytes, which is no multiple of {stored.dtype.itemsize}, the size of {stored.dtype}: the dtype is "
             "wrong or the copy was cut short."
         )
-    file = FileBytes(path, num_bytes, access)
-    whole = FlatShard(file, stored, offsets=ArrayOffsets(np.zeros(1, dtype=np.int64)), num_documents=0)
-    if boundaries is None:
-        raise ValueError(
-            f"{path}: nothing in the file says where documents begin; give boundaries={_RULES}. {_last_id(whole)}"
+    file = FileBytes(path, num_bytes, request.access)
+    stretch = Stretch(file=file, stored=stored, start_byte=0, num_tokens=num_bytes // stored.dtype.itemsize)
+    rule = rule_of(request.boundaries, stretch.shard(), path)
+    corpus = open_by_rule([stretch], rule, request, layout="headerless", notes=[known.why] if known.why else [])
+    if request.tokenizer is None:
+        corpus.vocab_size = known.vocab_size
+    return corpus
+
+
+def _known(path: Path, dtype: npt.DTypeLike | None) -> _Known:
+    """Return what the caller and a ``meta.pkl`` beside the file say."""
+    place = path.with_name(META)
+    if path.suffix != ".bin" or not place.is_file():
+        return _Known(dtype=dtype)
+    try:
+        size = read_meta(place).vocab_size
+    except FormatError as error:
+        return _Known(dtype=dtype, why=f"{META} beside it is left aside: {error}")
+    wanted = np.dtype("<u2") if dtype is None else StoredTokens.asked(dtype, path).dtype
+    with path.open("rb") as file:
+        first = file.read(_SEEN)
+    count, largest = _largest(first, wanted)
+    if not count:
+        return _Known(dtype=dtype)
+    if largest >= size:
+        return _Known(
+            dtype=dtype,
+            why=f"{META} beside it is left aside: it says {size:,} ids, but the first {count:,} as {wanted} run up to {largest:,}.",
         )
-    notes: list[str] = []
-    rule, _, number = boundaries.partition(":")
-    boundaries = (
-        f"{rule}:{int(number)}" if number.isdecimal() else boundaries
-    )  # eos:09 is eos:9, also in the fingerprint
-    offsets, num_documents = _offsets(whole, boundaries, path, notes)
-    return Corpus(
-        [FlatShard(file, stored, offsets=offsets, num_documents=num_documents)],
-        dtype=stored.served,
-        fingerprint=fingerprint_of("headerless", str(stored.dtype), boundaries, [path]),
-        tokenizer=tokenizer,
-        vocab_size=None if tokenizer is None else tokenizer.vocab_size,
-        notes=notes,
+    if dtype is not None:
+        return _Known(dtype=dtype, vocab_size=size)
+    if _largest(first, np.dtype("<u4"))[1] < size:
+        return _Known(dtype=None, why=f"{META} beside it says {size:,} ids, which fits uint16 and uint32 alike.")
+    return _Known(
+        dtype=wanted,
+        vocab_size=size,
+        why=f"{path.name}: dtype is taken for uint16: {META} beside it says {size:,} ids, and read so the first {count:,} run up to {largest:,}, as uint32 "
+        "beyond that.",
     )
 
 
-def _offsets(tokens: FlatShard, boundaries: str, path: Path, notes: list[str]) -> tuple[Offsets, int]:
-    rule, _, text = boundaries.partition(":")
-    total = tokens.num_tokens
-    if boundaries == "none":
-        return ArrayOffsets(np.array([0, total], dtype=np.int64)), 1
-    if rule not in ("eos", "bos", "fixed") or not text.isdecimal() or (rule == "fixed" and int(text) == 0):
-        raise ValueError(f"boundaries is {boundaries!r}, expected {_RULES}.")
-    number = int(text)
-    if rule == "fixed":
-        if total % number:
-            notes.append(f"{path.name}: the last document has {total % number:,} tokens instead of {number:,}.")
-        length = min(number, max(total, 1))  # a longer one is the same, and would not fit into int64
-        return ComputedOffsets(-(-total // length), lambda n: np.minimum(n * length, total)), -(-total // length)
-    found = _positions(tokens, number)
-    if not len(found):
-        raise FormatError(
-            f"{path}: the id {number:,} does not occur in {total:,} tokens: the tokenizer, the dtype or the rule {boundaries!r} is wrong."
-        )
-    edges = found + 1 if rule == "eos" else found
-    table = np.unique(np.concatenate([[0], edges, [total]])).astype(np.int64)
-    if rule == "eos" and edges[-1] != total:
-        notes.append(
-            f"{path.name}: {total - int(edges[-1]):,} tokens after the last {number:,} are taken as a document of their own."
-        )
-    if rule == "bos" and edges[0] != 0:
-        notes.append(
-            f"{path.name}: {int(edges[0]):,} tokens before the first {number:,} are taken as a document of their own."
-        )
-    notes.append(
-        f"{path.name}: {len(table) - 1:,} documents by the rule {boundaries}; the id occurs {len(found):,} times."
-    )
-    return ArrayOffsets(table), len(table) - 1
-
-
-def _positions(tokens: FlatShard, number: int) -> npt.NDArray[np.int64]:
-    found = [np.empty(0, dtype=np.int64)]
-    for start in range(0, tokens.num_tokens, _PIECE):
-        piece = tokens.read(start, min(start + _PIECE, tokens.num_tokens))
-        found.append(start + np.flatnonzero(piece == number))
-    return np.concatenate(found)
+def _largest(first: bytes, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return how many whole ids the first bytes are, and the largest of them, −1 where there is none."""
+    ids = np.frombuffer(first[: len(first) // dtype.itemsize * dtype.itemsize], dtype=dtype)
+    return len(ids), int(ids.max()) if len(ids) else -1
 
 
 def _refuse_magic(path: Path) -> None:
@@ -152,7 +131,7 @@ def _refuse_magic(path: Path) -> None:
 def _evidence(path: Path, num_bytes: int) -> str:
     """Say what the first MiB would be under each width."""
     with path.open("rb") as file:
-        first = file.read(1 << 20)
+        first = file.read(_SEEN)
     views = []
     for name in ("uint8", "uint16", "uint32"):
         size = np.dtype(name).itemsize
@@ -167,20 +146,6 @@ def _evidence(path: Path, num_bytes: int) -> str:
     return f"Its {num_bytes:,} bytes say: " + "; ".join(views) + "."
 
 
-def _last_id(tokens: FlatShard) -> str:
-    """Say what could be an end-of-text id."""
-    if not tokens.num_tokens:
-        return "The file is empty."
-    last = int(tokens.read(tokens.num_tokens - 1, tokens.num_tokens)[0])
-    first = tokens.read(0, min(_PIECE, tokens.num_tokens))
-    times = int((first == last).sum())
-    return f"The last id is {last:,}, which occurs {times:,} times in the first {len(first):,} tokens."
-
-
 LAYOUT = Layout(
-    names=("headerless",),
-    recognises=Path.is_file,
-    open=open_headerless,
-    boundaries=("eos:ID", "bos:ID", "fixed:N", "none"),
-    takes_dtype=True,
+    names=("headerless",), recognises=Path.is_file, open=open_headerless, boundaries=CHOICES, takes_dtype=True
 )

@@ -53,7 +53,7 @@ class Settings:
 
     Attributes:
         kind: ``byte``, ``char`` or ``tokenizer.json``.
-        path: of the tokenizer.json.
+        path: of the tokenizer.json, or of nanoGPT's meta.pkl.
         append_eos, prepend_bos: put the id at the end or start of each document.
         eos_token, bos_token: which added token that is, where the tokenizer's own files do not say.
         allow_special: text that spells a special token becomes that token.
@@ -76,6 +76,14 @@ def open_tokenizer(settings: Settings) -> Tokenizer:
 
     if settings.kind == "byte":
         return byte.ByteTokenizer(append_eos=settings.append_eos, prepend_bos=settings.prepend_bos)
+    if settings.path is not None and settings.path.endswith(".pkl"):
+        if settings.eos_token is not None or settings.bos_token is not None:
+            raise ValueError(
+                f"{settings.path}: it holds characters and no added tokens: leave --eos-token and --bos-token out."
+            )
+        return char.from_meta(
+            Path(settings.path).expanduser(), append_eos=settings.append_eos, prepend_bos=settings.prepend_bos
+        )
     if settings.kind == "char":
         assert settings.characters is not None
         return char.CharTokenizer(settings.characters, append_eos=settings.append_eos, prepend_bos=settings.prepend_bos)

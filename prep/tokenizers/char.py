@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 import neutral_core as nc
 from neutral_core.format import canonical
+from neutral_core.legacy.nanogpt import read_meta
 
 
 class CharTokenizer:
@@ -56,3 +58,14 @@ def from_definition(definition: bytes) -> CharTokenizer:
     """Return the tokenizer of a stored definition."""
     data = json.loads(definition)
     return CharTokenizer(data["characters"], append_eos=data["eos"], prepend_bos=data["bos"])
+
+
+def from_meta(path: Path, *, append_eos: bool, prepend_bos: bool) -> CharTokenizer:
+    """Return the tokenizer that nanoGPT's ``meta.pkl`` describes; raise ValueError where its characters are not in the order of code points."""
+    characters = read_meta(path).characters
+    if any(len(character) != 1 for character in characters):
+        raise ValueError(f"{path}: itos holds texts that are no single characters.")
+    try:
+        return CharTokenizer("".join(characters), append_eos=append_eos, prepend_bos=prepend_bos)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -122,6 +122,34 @@ def test_a_document_index_of_0_alone_means_one_sequence_a_document_and_is_said(t
     assert "the document index holds [0] alone" in corpus.notes[0]
 
 
+@pytest.mark.parametrize("access", ["map", "read"])
+def test_each_sentence_is_a_document_where_that_is_asked_for(tmp_path: Path, access: str) -> None:
+    prefix = write(tmp_path, MEGATRON, BIN)
+    corpus = nc.open_corpus(prefix, boundaries="sequences", access=access)
+    assert documents_of(corpus) == SENTENCES
+    assert corpus.document_offsets(0, 3).tolist() == [0, 2, 3, 7]
+    assert corpus.notes == ()
+    grouped = [nc.open_corpus(prefix, boundaries=rule, access=access) for rule in (None, "index")]
+    assert [documents_of(other) for other in grouped] == [GROUPED, GROUPED]
+    assert len({corpus.fingerprint, *(other.fingerprint for other in grouped)}) == 2
+    assert documents_of(pickle.loads(pickle.dumps(corpus))) == SENTENCES
+
+
+def test_by_sequences_the_document_index_does_not_matter(tmp_path: Path) -> None:
+    for documents in ([0], [0, 2, 1, 3], [7], []):
+        corpus = nc.open_corpus(
+            write(tmp_path, index_bytes([2, 1, 4], documents=documents), BIN), boundaries="sequences"
+        )
+        assert documents_of(corpus) == SENTENCES
+        assert corpus.notes == ()
+
+
+def test_fairseq_s_sequences_are_its_documents_by_either_rule(tmp_path: Path) -> None:
+    corpora = [nc.open_corpus(write(tmp_path, FAIRSEQ, BIN), boundaries=rule) for rule in (None, "index", "sequences")]
+    assert [documents_of(corpus) for corpus in corpora] == [SENTENCES] * 3
+    assert len({corpus.fingerprint for corpus in corpora}) == 1
+
+
 @pytest.mark.parametrize("index", [index_bytes([]), index_bytes([], fairseq=True), index_bytes([0, 0])])
 def test_a_pair_without_tokens_opens(tmp_path: Path, index: bytes) -> None:
     corpus = nc.open_corpus(write(tmp_path, index, b""))
@@ -329,9 +357,7 @@ def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(
         (index_bytes([1], code=7), b"\0" * 4, r"byte 17: the dtype's code is 7.*float32 in some tools"),
         (index_bytes([1], code=11), b"\0", "byte 17: the dtype's code is 11.*is unknown"),
         (index_bytes([1], code=0), b"\0", "byte 17: the dtype's code is 0.*is unknown"),
-        (index_bytes([1], version=2), b"\0\0", "byte 9: version is 2.*Fast-LLM"),
-        (index_bytes([1], version=3), b"\0\0", "byte 9: version is 3.*Fast-LLM"),
-        (index_bytes([1], version=4), b"\0\0", "byte 9: version is 4.*unknown"),
+        (index_bytes([1], version=6), b"\0\0", "byte 9: version is 6.*unknown"),
         (index_bytes([1], version=0), b"\0\0", "byte 9: version is 0, expected 1"),
         (b"MMIDIDX\0\1" + MEGATRON[9:], BIN, "byte 0: found .* expected the magic"),
         (b"", BIN, "byte 0"),
@@ -367,6 +393,14 @@ def test_pointers_beyond_2_gib_are_read_right_wrapped_or_not(
 def test_a_damaged_pair_is_refused_with_the_place(tmp_path: Path, index: bytes, tokens: bytes, message: str) -> None:
     with pytest.raises(nc.FormatError, match=message):
         nc.open_corpus(write(tmp_path, index, tokens))
+
+
+def test_an_index_of_huffman_codes_is_refused_by_name(tmp_path: Path) -> None:
+    index = b"HUFFIDX\0\0" + struct.pack("<QQQ", 1, 4, 3) + b"\0" * 36
+    message = r"data\.idx: byte 0: b'HUFFIDX\\x00\\x00' begins an index of fairseq's Huffman-coded data.*it is not read"
+    for layout in (None, "megatron"):
+        with pytest.raises(nc.FormatError, match=message):
+            nc.open_corpus(write(tmp_path, index, BIN), layout=layout)
 
 
 def test_a_decrease_of_the_document_index_is_found_at_the_edge_of_a_piece_too(tmp_path: Path) -> None:

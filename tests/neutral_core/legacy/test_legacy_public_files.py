@@ -64,9 +64,42 @@ def test_nanogpt_s_characters_are_the_first_nine_tenths_of_the_text(fixtures: Pa
     assert "".join(letters[token] for token in corpus.document(0).tolist()) == text[: int(len(text) * 0.9)]
 
 
-def test_nanogpt_s_file_asks_for_its_dtype_and_shows_that_as_bytes_half_are_0(fixtures: Path) -> None:
+def test_nanogpt_s_file_without_its_table_asks_for_its_dtype_and_shows_that_as_bytes_half_are_0(
+    fixtures: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.bin"
+    path.write_bytes((fixtures / "karpathy+nanoGPT/data/shakespeare_char/train.bin").read_bytes())
     with pytest.raises(ValueError, match=r"as uint8 its first 1,048,576 ids run from 0 to 64, \d+% of them 0"):
-        nc.open_corpus(fixtures / "karpathy+nanoGPT/data/shakespeare_char/train.bin")
+        nc.open_corpus(path)
+
+
+@pytest.mark.parametrize(("name", "count"), [("train", 1_003_854), ("val", 111_540)])
+def test_nanogpt_s_table_of_characters_says_the_dtype_of_the_files_beside_it(
+    fixtures: Path, name: str, count: int
+) -> None:
+    path = fixtures / f"karpathy+nanoGPT/data/shakespeare_char/{name}.bin"
+    corpus = nc.open_corpus(path, boundaries="none")
+    assert (corpus.num_tokens, corpus.dtype, corpus.vocab_size) == (count, np.uint16, 65)
+    assert any("dtype is taken for uint16: meta.pkl beside it says 65 ids" in note for note in corpus.notes)
+    check_stream(corpus, np.fromfile(path, dtype="<u2"))
+    with pytest.raises(ValueError, match="nothing in the file says where documents begin"):
+        nc.open_corpus(path)
+
+
+def test_olmo_s_npy_of_one_row_is_one_document_of_10_to_50_over_and_over(fixtures: Path) -> None:
+    corpus = nc.open_corpus(fixtures / "allenai+OLMo/test_fixtures/minimal_data.npy")
+    assert (corpus.num_documents, corpus.num_tokens, corpus.dtype) == (1, 10_240, np.uint16)
+    check_stream(corpus, np.tile([10, 20, 30, 40, 50], 2048))
+
+
+def test_olmo_s_npy_of_int64_asks_for_its_documents(fixtures: Path) -> None:
+    path = fixtures / "allenai+OLMo/test_fixtures/random_data.npy"
+    with pytest.raises(ValueError, match="nothing in the file says where documents begin"):
+        nc.open_corpus(path)
+    corpus = nc.open_corpus(path, boundaries="fixed:1024")
+    assert (corpus.num_documents, corpus.num_tokens, corpus.dtype) == (64, 65_536, np.uint32)
+    assert int(corpus.tokens(0, 65_536).max()) == 99
+    check_stream(corpus, np.fromfile(path, dtype="<i8", offset=128))
 
 
 def test_gpt_2_tokens_without_an_end_of_text_refuse_the_rule_that_needs_it(fixtures: Path) -> None:
