@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from neutral_core import reference
 from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus, open_folder
 from neutral_core.format.tokenizer import TokenizerIdentity
@@ -29,6 +30,11 @@ from neutral_core.legacy.layout import Layout, Request, first_bytes
 
 # In the order in which a path is asked what it is: unmistakable magics first, what is told by side files later, bare tokens last.
 FOREIGN: tuple[Layout, ...] = (
+    Layout(
+        names=("reference",),
+        recognises=reference.recognises,
+        open=lambda request: reference.open_reference(request, open_corpus),
+    ),
     tntidx.LAYOUT,
     fast_llm_pair.LAYOUT,
     mmididx.LAYOUT,

@@ -62,7 +62,9 @@ def verify(corpus: nc.Corpus, name: str) -> list[str]:
     """Read every byte of a corpus; return lines that say what was checked, or raise FormatError at the first fault."""
     corpus.verify()
     counts = f"{corpus.num_documents:,} documents and {corpus.num_tokens:,} tokens in {corpus.num_shards:,} shards"
-    if not all(isinstance(shard, Shard) for shard in corpus.shards):  # a foreign layout
+    if corpus.digests:
+        said = f"{name}: {counts} are as they were when it was written: the sha256 of {len(corpus.digests):,} files was checked"
+    elif not all(isinstance(shard, Shard) for shard in corpus.shards):  # a foreign layout
         said = f"{name}: {counts} can be read; such files carry no checksums, so nothing shows whether they are as they were written"
     else:
         said = f"{name}: {counts} are as they were written: every header, block checksum, offset and id was checked"

@@ -6,11 +6,12 @@ open again lazily, so that a process that receives one maps the files itself and
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ class Corpus:
         fields: name → Field, what is stored beside the tokens.
         fingerprint: hexadecimal text that changes with the data and with nothing else.
         notes: sentences: what was inferred or repaired on opening; empty for corpora of ours.
+        files: of a foreign layout, all that it was read from.
+        digests: path → sha256 in hexadecimal, which ``verify`` compares; of a foreign layout that a reference recorded.
         reopen: what pickle calls instead of carrying data: a function and its arguments.
     """
 
@@ -57,7 +60,10 @@ class Corpus:
         tokenizer: TokenizerIdentity | None = None,
         fields: Mapping[str, Field] | None = None,
         notes: Sequence[str] = (),
+        files: Sequence[Path] = (),
     ) -> None:
+        self.files = tuple(files)
+        self.digests: dict[Path, str] = {}
         self.shards = tuple(shards)
         self.dtype = dtype
         self.fingerprint = fingerprint
@@ -195,6 +201,8 @@ class Corpus:
 
     def verify(self) -> None:
         """Read everything: checksums, offsets, ids; raise FormatError at the first fault. Takes as long as reading the files does."""
+        for path, digest in self.digests.items():
+            check_digest(path, digest)
         for shard in self.shards:
             shard.verify()
 
@@ -214,6 +222,24 @@ class Corpus:
 
     def __repr__(self) -> str:
         return f"Corpus({self.num_documents:,} documents, {self.num_tokens:,} tokens, {self.dtype}, fingerprint {self.fingerprint[:16]})"
+
+
+def check_digest(path: Path, expected: str) -> None:
+    """Raise FormatError unless a file's sha256 is the one expected."""
+    with path.open("rb") as file:
+        found = digest_of(file)
+    if found != expected:
+        raise FormatError(
+            f"{path}: its sha256 is {found}, but {expected} was recorded: the file was changed or is damaged: copy it again."
+        )
+
+
+def digest_of(file: BinaryIO) -> str:
+    """Return the sha256 of the rest of an open file, in hexadecimal."""
+    state = hashlib.sha256()
+    while block := file.read(1 << 20):
+        state.update(block)
+    return state.hexdigest()
 
 
 def open_folder(

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import weakref
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,7 @@ class _Held:
             self._files.pop(id(file), None)
             self._files[id(file)] = file
             excess = len(self._files) - max_held()
-            for key in list(self._files.keys())[: max(excess, 0)]:
+            for key in [*islice(self._files.keys(), excess)] if excess > 0 else ():
                 oldest = self._files.pop(key, None)
                 if oldest is not None:
                     oldest.let_go()

@@ -97,6 +97,7 @@ def open_fast_llm_dataset(request: Request) -> Corpus:
         vocab_size=sections.vocab_size if tokenizer is None else tokenizer.vocab_size,
         fields={name: field for name, (field, _) in fields.items()},
         notes=notes,
+        files=[path],
     )
 
 

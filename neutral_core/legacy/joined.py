@@ -73,6 +73,7 @@ def join(
         vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         fields=first.fields,
         notes=notes,
+        files=files,
     )
 
 

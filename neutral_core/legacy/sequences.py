@@ -107,6 +107,7 @@ def open_sequences(
         vocab_size=None if request.tokenizer is None else request.tokenizer.vocab_size,
         fields={name: field for name, (field, _) in fields.items()},
         notes=notes,
+        files=[sequences.tokens_path, sequences.path],
     )
 
 
