@@ -12,13 +12,14 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.file_bytes import FileBytes
 from neutral_core.legacy.layout import first_bytes
+from neutral_core.legacy.split import parts_of
 
 # The codes of dtypes on which all makers agree; 6 and 7 are float32 and float64 in one order or the other.
 CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
 
 
 def pair_of(path: Path) -> tuple[Path, Path] | None:
-    """Return (``.idx``, ``.bin``) for a prefix or either file, or None where there are no two such files.
+    """Return (``.idx``, ``.bin``) for a prefix or either file, or None where there are no two such files; the ``.bin`` may be split.
 
     The suffixes are appended to the name as it is: a prefix may hold dots.
     """
@@ -26,7 +27,7 @@ def pair_of(path: Path) -> tuple[Path, Path] | None:
     prefix = name[:-4] if name.endswith((".idx", ".bin")) else name
     for stem in dict.fromkeys((prefix, name)):
         index, tokens = Path(stem + ".idx"), Path(stem + ".bin")
-        if index.is_file() and tokens.is_file():
+        if index.is_file() and (tokens.is_file() or parts_of(tokens)):
             return index, tokens
     return None
 

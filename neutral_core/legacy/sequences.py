@@ -18,11 +18,11 @@ import numpy.typing as npt
 from neutral_core.errors import FormatError
 from neutral_core.format.corpus import Corpus
 from neutral_core.format.fields import Field
-from neutral_core.format.file_bytes import FileBytes
 from neutral_core.format.offsets import ArrayOffsets, ComputedOffsets, Offsets
 from neutral_core.format.shard_like import FieldItems
 from neutral_core.legacy.flat import FlatShard, StoredTokens, fingerprint_of
 from neutral_core.legacy.layout import Request
+from neutral_core.legacy.split import token_bytes
 
 PIECE = 1 << 20
 
@@ -89,11 +89,16 @@ def open_sequences(
         FormatError: lengths, pointers, document index and ``.bin`` contradict each other.
     """
     notes, fields = list(notes), dict(sorted((fields or {}).items()))
-    num_bytes = sequences.tokens_path.stat().st_size
+    tokens, files = token_bytes(sequences.tokens_path, request.access)
+    num_bytes = tokens.num_bytes
+    if len(files) > 1:
+        notes.append(
+            f"{sequences.tokens_path.name} was split into {len(files):,} parts; they are read as one file, without a map."
+        )
     num_tokens, wrapped = _check(sequences, num_bytes)
     offsets, num_documents = _offsets(sequences, num_tokens, wrapped, notes)
     shard = FlatShard(
-        FileBytes(sequences.tokens_path, num_bytes, request.access),
+        tokens,
         sequences.stored,
         offsets=offsets,
         num_documents=num_documents,
@@ -102,12 +107,12 @@ def open_sequences(
     return Corpus(
         [shard],
         dtype=sequences.stored.served,
-        fingerprint=fingerprint_of(layout, str(sequences.stored.dtype), rule, [sequences.tokens_path, sequences.path]),
+        fingerprint=fingerprint_of(layout, str(sequences.stored.dtype), rule, [*files, sequences.path]),
         tokenizer=request.tokenizer,
         vocab_size=None if request.tokenizer is None else request.tokenizer.vocab_size,
         fields={name: field for name, (field, _) in fields.items()},
         notes=notes,
-        files=[sequences.tokens_path, sequences.path],
+        files=[*files, sequences.path],
     )
 
 
