@@ -1,7 +1,7 @@
 """The order of docs/order.md, version 1, computed slowly from that page alone.
 
 It shares no code with the library: Python integers and fractions, one step of the page after another, nothing cached.
-tests/golden/order.json was computed by it. The sections named below are those of the page.
+tests/golden/order.json and tests/golden/order_extended.json were computed by it. The sections named below are those of the page.
 """
 
 import hashlib
@@ -15,6 +15,8 @@ C1 = 0x9E3779B97F4A7C15
 C2 = 0xBF58476D1CE4E5B9
 C3 = 0x94D049BB133111EB
 ROUNDS = 8
+SAMPLES = 2**62  # samples are smaller
+RUN = 128  # documents of a run of section 10
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
@@ -28,14 +30,30 @@ class Node(NamedTuple):
 
 
 class Source(TypedDict):
-    """A source as a plan of order.json describes it; its weight is decimal text, or None where weights are left out."""
+    """A source as the golden files describe it; its weight is decimal text, or None where weights are left out."""
 
     name: str
     num_tokens: int
     weight: str | None
 
 
-class Plan(TypedDict):
+class Phase(TypedDict):
+    """Weights from a sample on, one for each source of the plan; None where they are left out."""
+
+    sample: int
+    weights: list[str | None]
+
+
+class Additions(TypedDict, total=False):
+    """What sections 7 to 10 add to a plan; without phases there is one, of the sources' weights."""
+
+    phases: list[Phase]
+    chunk_windows: int | None
+    group_chunks: int | None
+    document_shuffle: bool
+
+
+class Plan(Additions):
     """What decides the order: nothing else does."""
 
     seed: int
@@ -84,6 +102,11 @@ def epoch_bits(key: int, epoch: int) -> tuple[int, int]:
     """Return an epoch's permutation key K and offset bits O."""
     epoch_key = draw(key, epoch)
     return draw(epoch_key, 0), draw(epoch_key, 1)
+
+
+def epoch_key(plan: Plan, source: int, epoch: int) -> int:
+    """Return E of an epoch of a plan's source."""
+    return draw(source_key(plan["seed"], plan["sources"][source]["name"]), epoch)
 
 
 # Section 2: mixture
@@ -221,25 +244,196 @@ def window_start(window: int, num_tokens: int, seq_len: int, offset: int) -> int
     return (offset + window * seq_len) % num_tokens
 
 
-# All of it: sample → row
+# Section 7: phases
+
+
+def num_windows_of(plan: Plan, source: int) -> int:
+    """Return N of a plan's source."""
+    return num_windows(plan["sources"][source]["num_tokens"], plan["seq_len"])
+
+
+def weights_of(plan: Plan, weights: Sequence[str | None]) -> list[str | int]:
+    """Return weights, windows in an epoch where they are left out."""
+    return [num_windows_of(plan, source) if weight is None else weight for source, weight in enumerate(weights)]
 
 
 def plan_weights(plan: Plan) -> list[str | int]:
-    """Return a plan's weights, windows in an epoch where they are left out."""
-    given = [source["weight"] for source in plan["sources"] if source["weight"] is not None]
-    if given:
-        return [*given]
-    return [num_windows(source["num_tokens"], plan["seq_len"]) for source in plan["sources"]]
+    """Return the weights of a plan's sources, windows in an epoch where they are left out."""
+    return weights_of(plan, [source["weight"] for source in plan["sources"]])
+
+
+def plan_phases(plan: Plan) -> list[tuple[int, Node]]:
+    """Return the sample at which each phase begins, and the root of its mixture."""
+    if "phases" not in plan:
+        return [(0, huffman(plan_weights(plan)))]
+    return [(phase["sample"], huffman(weights_of(plan, phase["weights"]))) for phase in plan["phases"]]
+
+
+def items_of(node: Node, n: int) -> dict[int, int]:
+    """Return how many of a node's items 0 … n − 1 go to each source below it."""
+    if node.children is None:
+        return {node.first: n}
+    to_lighter = lighter_before(n, node.rate)
+    return items_of(node.children[0], to_lighter) | items_of(node.children[1], n - to_lighter)
+
+
+def counts(plan: Plan, sample: int) -> list[int]:
+    """Return how many draws of each source come before a sample, which may be 2^62."""
+    phases = plan_phases(plan)
+    ends = [begin for begin, _ in phases[1:]] + [SAMPLES]
+    drawn = [0 for _ in plan["sources"]]
+    for (begin, root), end in zip(phases, ends, strict=True):
+        if begin < sample:
+            for source, items in items_of(root, min(end, sample) - begin).items():
+                drawn[source] += items
+    return drawn
+
+
+def draw_of(plan: Plan, sample: int) -> tuple[int, int]:
+    """Return the source and draw j of a sample."""
+    begin, root = [phase for phase in plan_phases(plan) if phase[0] <= sample][-1]
+    source, d = descend(root, sample - begin)
+    return source, counts(plan, begin)[source] + d
+
+
+def sample_of_draw(plan: Plan, source: int, j: int) -> int | None:
+    """Return the sample that is draw j of a source, None where it does not occur."""
+    phases = plan_phases(plan)
+    ends = [begin for begin, _ in phases[1:]] + [SAMPLES]
+    for (begin, root), end in zip(phases, ends, strict=True):
+        base = counts(plan, begin)[source]
+        if base <= j < counts(plan, end)[source]:
+            return begin + ascend(root, source, j - base)
+    return None
+
+
+def first_refused(plan: Plan, max_epochs: Sequence[str | None]) -> int | None:
+    """Return the first sample that a source's `max_epochs`, decimal text or None, refuses; None where none does."""
+    refused = []
+    for source, most in enumerate(max_epochs):
+        if most is not None:
+            refused.append(sample_of_draw(plan, source, math.floor(Fraction(most) * num_windows_of(plan, source))))
+    return min((sample for sample in refused if sample is not None), default=None)
+
+
+# Section 8: skips and batch sizes
+
+
+def next_left(skips: Sequence[tuple[int, int]], sample: int) -> int:
+    """Return the first sample at or after one that no skip leaves out."""
+    while True:
+        ends = [end for begin, end in skips if begin <= sample < end]
+        if not ends:
+            return sample
+        sample = ends[0]
+
+
+def batches(
+    skips: Sequence[tuple[int, int]], schedule: Sequence[tuple[int, int]], start: int, count: int
+) -> list[list[int]]:
+    """Return the samples of the `count` global batches from sample `start` on."""
+    found = []
+    cursor = next_left(skips, start)
+    for _ in range(count):
+        size = [size for begin, size in schedule if begin <= cursor][-1]
+        batch = []
+        for _ in range(size):
+            batch.append(cursor)
+            cursor = next_left(skips, cursor + 1)
+        found.append(batch)
+    return found
+
+
+# Section 9: blocks
+
+
+def blocks(i: int, n: int, chunk_windows: int, group_chunks: int, key: int) -> int:
+    """Return the window at position i of n, in the epoch whose E is `key`."""
+    c, m, f = chunk_windows, group_chunks, n // chunk_windows
+    if i >= f * c:
+        return f * c + permutation(i - f * c, n - f * c, draw(key, 3))
+    g = i // (m * c)
+    of_group = min(m, f - g * m)
+    place = permutation(i - g * m * c, of_group * c, draw(draw(key, 2), g))
+    chunk = permutation(g * m + place // c, f, draw(key, 0))
+    return chunk * c + place % c
+
+
+def blocks_inverse(w: int, n: int, chunk_windows: int, group_chunks: int, key: int) -> int:
+    """Return the position at which window w stands."""
+    c, m, f = chunk_windows, group_chunks, n // chunk_windows
+    if w >= f * c:
+        return f * c + permutation_inverse(w - f * c, n - f * c, draw(key, 3))
+    nth = permutation_inverse(w // c, f, draw(key, 0))
+    g = nth // m
+    of_group = min(m, f - g * m)
+    return g * m * c + permutation_inverse((nth - g * m) * c + w % c, of_group * c, draw(draw(key, 2), g))
+
+
+def block_sizes(plan: Plan) -> tuple[int, int]:
+    """Return c and m of a plan."""
+    c, m = plan.get("chunk_windows"), plan.get("group_chunks")
+    return max(2**21 // plan["seq_len"], 1) if c is None else c, 64 if m is None else m
+
+
+def window_at(plan: Plan, source: int, epoch: int, position: int) -> int:
+    """Return the window at a position of an epoch of a source: section 4."""
+    n, key = num_windows_of(plan, source), epoch_key(plan, source, epoch)
+    if plan["shuffle"] == "none":
+        return position
+    if plan["shuffle"] == "global":
+        return permutation(position, n, draw(key, 0))
+    return blocks(position, n, *block_sizes(plan), key)
+
+
+def position_of(plan: Plan, source: int, epoch: int, window: int) -> int:
+    """Return the position of a window in an epoch of a source."""
+    n, key = num_windows_of(plan, source), epoch_key(plan, source, epoch)
+    if plan["shuffle"] == "none":
+        return window
+    if plan["shuffle"] == "global":
+        return permutation_inverse(window, n, draw(key, 0))
+    return blocks_inverse(window, n, *block_sizes(plan), key)
+
+
+# Section 10: the stream of an epoch
+
+
+def document_in_slot(slot: int, num_documents: int, key: int) -> int:
+    """Return the document in a slot of the stream, counted from the source's first, in the epoch whose E is `key`."""
+    run = slot // RUN
+    documents = min(RUN, num_documents - RUN * run)
+    return RUN * run + permutation(slot - RUN * run, documents, draw(draw(key, 4), run))
+
+
+def stream(plan: Plan, source: int, epoch: int, lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the document, and the number of the token in it, of each token of an epoch's stream; documents of these lengths."""
+    slots = [*range(len(lengths))]
+    if plan.get("document_shuffle"):
+        slots = [document_in_slot(slot, len(lengths), epoch_key(plan, source, epoch)) for slot in slots]
+    return [(document, token) for document in slots for token in range(lengths[document])]
+
+
+# All of it: sample → row
 
 
 def locate(plan: Plan, sample: int) -> tuple[int, int, int, int]:
-    """Return the source, epoch, window and first token of a sample."""
-    source, j = mixture(plan_weights(plan), sample)
-    num_tokens = plan["sources"][source]["num_tokens"]
-    n = num_windows(num_tokens, plan["seq_len"])
+    """Return the source, epoch, window and first token, in the epoch's stream, of a sample."""
+    source, j = draw_of(plan, sample)
+    num_tokens, n = plan["sources"][source]["num_tokens"], num_windows_of(plan, source)
     epoch, position = j // n, j % n
-    if plan["shuffle"] == "none":
-        return source, epoch, position, window_start(position, num_tokens, plan["seq_len"], 0)
-    key, offset_bits = epoch_bits(source_key(plan["seed"], plan["sources"][source]["name"]), epoch)
-    window = permutation(position, n, key)
-    return source, epoch, window, window_start(window, num_tokens, plan["seq_len"], offset_bits % num_tokens)
+    window = window_at(plan, source, epoch, position)
+    offset = 0 if plan["shuffle"] == "none" else draw(epoch_key(plan, source, epoch), 1) % num_tokens
+    return source, epoch, window, window_start(window, num_tokens, plan["seq_len"], offset)
+
+
+def sample_of(plan: Plan, source: int, epoch: int, window: int) -> int | None:
+    """Return the sample that is a window of an epoch of a source, None where it does not occur."""
+    return sample_of_draw(plan, source, epoch * num_windows_of(plan, source) + position_of(plan, source, epoch, window))
+
+
+def row_tokens(plan: Plan, sample: int, lengths: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return the document, and the number of the token in it, of each token of a row; `lengths` of the documents of each source."""
+    source, epoch, _, start = locate(plan, sample)
+    tokens = stream(plan, source, epoch, lengths[source])
+    return [tokens[(start + t) % len(tokens)] for t in range(plan["seq_len"] + 1 + plan["extra_tokens"])]
