@@ -109,7 +109,7 @@ def _counting(count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return numbers
 
 
-def pad(batch: Batch, real: npt.NDArray[np.bool_], seq_len: int) -> Batch:
+def pad(batch: Batch, real: npt.NDArray[np.bool_], num_targets: int) -> Batch:
     """Return the batch with its rows where ``real`` is True, padding rows elsewhere, and the key ``loss_mask``.
 
     A padding row has tokens, segment_ids and positions 0, source and sample −1 and no loss.
@@ -119,5 +119,5 @@ def pad(batch: Batch, real: npt.NDArray[np.bool_], seq_len: int) -> Batch:
         fill = -1 if key in ("source", "sample") else 0
         padded[key] = np.full((len(real), *rows.shape[1:]), fill, dtype=rows.dtype)
         padded[key][real] = rows
-    padded["loss_mask"] = np.repeat(real[:, None], seq_len, axis=1)
+    padded["loss_mask"] = np.repeat(real[:, None], num_targets, axis=1)
     return padded

@@ -160,7 +160,7 @@ class Block:
         else:
             batch = self._plan.read(samples[start:stop][real[start:stop]])
         self._pace.took(time.perf_counter() - begin, stop - start)
-        return batch if self._stop is None else pad(batch, real[start:stop], self._plan.seq_len)
+        return batch if self._stop is None else pad(batch, real[start:stop], self._plan.num_targets)
 
     def _locate(self) -> tuple[Int64, npt.NDArray[np.bool_], Located]:
         begins = self._place + np.arange(self.count, dtype=np.int64) * self.size

@@ -8,11 +8,11 @@ run will be. docs/order.md says it in full; ``ORDER_VERSION`` is part of every f
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from neutral_core.batch import Batch, read_documents, read_tokens
 from neutral_core.errors import ExhaustedError, StateError
 from neutral_core.format import canonical
 from neutral_core.order.document_runs import DocumentRuns
+from neutral_core.order.mixture import exact_weight
 from neutral_core.order.permutation import draw, source_key
 from neutral_core.order.phases import Phase, Phases, phase_weights, resolved_weights
 from neutral_core.order.shuffle import (
@@ -88,6 +89,7 @@ class Plan:
 
     Attributes:
         sources, seq_len, row_length (tokens in a row), dtype (of rows: the widest among the sources).
+        columns: pairs (start, stop): the stretches of a whole row of seq_len + 1 + extra_tokens that are read: all of it, unless ``narrow`` made the plan.
         num_windows: int64[num_sources], per epoch.
         phases: the phases with the first one, from sample 0 on, and integer weights for all sources.
         skips: the runs that ``skip`` says, joined where they touch.
@@ -123,7 +125,8 @@ class Plan:
         self.windows, self.shuffle, self.documents = windows, shuffle, bool(documents)
         self.document_shuffle, self.mixed_tokenizers = bool(document_shuffle), bool(mixed_tokenizers)
         self.chunk_windows, self.group_chunks = _check_blocks(shuffle, chunk_windows, group_chunks, self.seq_len)
-        self.row_length = self.seq_len + 1 + self.extra_tokens
+        self._whole_row = self.row_length = self.seq_len + 1 + self.extra_tokens
+        self.columns: tuple[tuple[int, int], ...] = ((0, self._whole_row),)
         self.names = names_of(self.sources)
         check_tokenizers(self.sources, self.names, self.mixed_tokenizers)
         check_lengths(self.sources, self.names, self.row_length)
@@ -139,6 +142,7 @@ class Plan:
         )
         self.skips = Skips(skip)
         self._phases = Phases([0, *starts], [first, *weights])
+        self._most = np.array([self._limit(source) for source in range(len(self.sources))], dtype=np.int64)
         self._keys = np.array([source_key(self.seed, name) for name in self.names], dtype=np.uint64)
         self._shuffle = self._make_shuffle()
         self._stretches = Stretches(self.sources)
@@ -153,12 +157,13 @@ class Plan:
             samples: integers [n], 0 ≤ sample < 2^62, in any order.
 
         Raises:
-            ExhaustedError: a sample lies behind the end of a source's max_epochs.
+            ExhaustedError: a sample would serve a source beyond its max_epochs.
         """
         k = _check_samples(samples)
-        if k.size and int(k.max()) >= self.end:
-            self.check_end(int(k.max()) + 1)
         source, j = self._phases.split(k)
+        beyond = j >= self._most[source]
+        if beyond.any():
+            self._refuse(int(source[beyond][0]), int(k[beyond][0]))
         epoch, position = np.divmod(j, self.num_windows[source])
         keys = draw(self._keys[source], epoch)
         window = self._shuffle.window(source, keys, position)
@@ -173,6 +178,7 @@ class Plan:
 
         Raises:
             IndexError: no such source, epoch or window. ValueError: one that is never served. OverflowError: one behind the last sample.
+            ExhaustedError: one beyond max_epochs.
         """
         epoch, window = np.asarray(epochs, dtype=np.int64), np.asarray(windows, dtype=np.int64)
         n = int(self.num_windows[self._check_source(source)])
@@ -184,7 +190,11 @@ class Plan:
             raise IndexError(f"source {self.names[source]!r}: a window is outside of its {n:,}.")
         same = np.full(epoch.shape, source, dtype=np.int64)
         position = self._shuffle.position(same, draw(self._keys[same], epoch), window)
-        return self._phases.join(source, epoch * n + position)
+        samples = self._phases.join(source, epoch * n + position)
+        beyond = epoch * n + position >= self._most[source]
+        if beyond.any():
+            self._refuse(source, int(samples[beyond][0]))
+        return samples
 
     def counts(self, sample: int) -> Int64:
         """Return how many samples of each source come before ``sample`` (0 … 2^62): int64[num_sources]; skipped ones are counted."""
@@ -204,7 +214,7 @@ class Plan:
             raise IndexError(
                 f"document {document:,} is no document of source {self.names[source]!r}, which has {first:,} … {last - 1:,}."
             )
-        served = int(self.counts(stop)[source])
+        served = min(int(self.counts(stop)[source]), int(self._most[source]))
         low, high = self.sources[source].corpus.document_offsets(document, document + 1).tolist()
         if not served or low == high:
             return np.empty(0, dtype=np.int64)
@@ -216,7 +226,7 @@ class Plan:
             begins = self._runs.starts(source, document - first, keys)
         offsets = self._offsets(same, keys)
         which, window = windows_over(
-            (begins - offsets) % self._stretches.num_tokens[source], high - low, n, self.seq_len, self.row_length,
+            (begins - offsets) % self._stretches.num_tokens[source], high - low, n, self.seq_len, self._whole_row,
             int(self._stretches.num_tokens[source]),
         )  # fmt: skip
         position = self._shuffle.position(same[which], keys[which], window)
@@ -233,30 +243,38 @@ class Plan:
 
     def most_draws(self, source: int) -> int | None:
         """Return how many samples of a source (index) its max_epochs allows; None where it has none."""
-        most = self.sources[self._check_source(source)].max_epochs
-        return None if most is None else int(Fraction(repr(most)) * int(self.num_windows[source]))
+        return None if self.sources[self._check_source(source)].max_epochs is None else int(self._most[source])
 
     @functools.cached_property
     def end(self) -> int:
-        """The first sample that may not be served, for a source's max_epochs; 2^62 where there is none."""
-        return min((sample for sample, _ in self._ends()), default=cursor.MAX_SAMPLE)
+        """The first sample, skipped ones apart, that may not be served, for a source's max_epochs; 2^62 where there is none."""
+        return min(self._ends())[0]
 
     def check_end(self, num_samples: int) -> None:
         """Raise ExhaustedError if the first ``num_samples`` samples serve a source more often than its max_epochs."""
-        if num_samples <= self.end or self.end == cursor.MAX_SAMPLE:
-            return
-        sample, source = min(self._ends())
-        name, most = self.names[source] or "the source", self.sources[source].max_epochs
+        if num_samples > self.end and self.end < cursor.MAX_SAMPLE:
+            sample, source = min(self._ends())
+            self._refuse(source, sample)
+
+    def _refuse(self, source: int, sample: int) -> None:
         raise ExhaustedError(
-            f"source {name!r}: sample {sample:,} would serve it beyond its max_epochs={most} ({self.most_draws(source):,} samples): end the pass "
-            f"there (num_samples={sample}), begin a phase without it, or raise max_epochs."
+            f"source {self.names[source] or 'the source'!r}: sample {sample:,} would serve it beyond its max_epochs="
+            f"{self.sources[source].max_epochs} ({int(self._most[source]):,} samples): end the pass there (num_samples={sample}), begin a phase without "
+            "it, or raise max_epochs."
         )
 
     def _ends(self) -> list[tuple[int, int]]:
-        """Return (first sample beyond, source) of each source that max_epochs ends."""
-        most = [(source, self.most_draws(source)) for source, each in enumerate(self.sources) if each.max_epochs]
-        ends = [(self.sample_of_draw(source, draws), source) for source, draws in most if draws is not None]
-        return [(sample, source) for sample, source in ends if sample is not None]
+        """Return (first sample beyond that is not skipped, source) of each source that max_epochs ends, and (2^62, −1)."""
+        found = [(cursor.MAX_SAMPLE, -1)]
+        for source, each in enumerate(self.sources):
+            sample = None if each.max_epochs is None else self.sample_of_draw(source, int(self._most[source]))
+            while sample is not None and (after := self.skips.after(sample)) > sample:
+                sample = None
+                if after < cursor.MAX_SAMPLE:
+                    sample = self.sample_of_draw(source, int(self.counts(after)[source]))
+            if sample is not None:
+                found.append((sample, source))
+        return found
 
     def read(self, samples: npt.ArrayLike) -> Batch:
         """Return the rows of samples, in the order asked: a dict of fresh arrays.
@@ -271,12 +289,49 @@ class Plan:
         located = self.locate(k)
         return self.read_pieces(k, located, self.pieces(located))
 
+    def narrow(self, columns: Iterable[tuple[int, int]]) -> Plan:
+        """Return the plan that reads only some columns of each row, laid one after another: the same order, fingerprint and cursors.
+
+        Args:
+            columns: pairs (start, stop) of the whole row, 0 ≤ start < stop ≤ seq_len + 1 + extra_tokens, in any order, at least one.
+
+        ``tokens``, ``segment_ids`` and ``positions`` are those columns of the whole row's; tokens of other columns are not read. A stretch of n
+        columns has n − 1 targets (of those that seq_len counts), which is how many columns a ``loss_mask`` has.
+        """
+        chosen = tuple((_check_int("columns", a, 0, 2**41), _check_int("columns", b, 0, 2**41)) for a, b in columns)
+        whole = self.seq_len + 1 + self.extra_tokens
+        if not chosen or any(not start < stop <= whole for start, stop in chosen):
+            raise ValueError(
+                f"columns are {chosen}, expected pairs with 0 ≤ start < stop ≤ {whole}, the tokens of a row."
+            )
+        narrowed = object.__new__(Plan)
+        narrowed.__dict__.update(self.__dict__)
+        narrowed.columns, narrowed.row_length = chosen, sum(stop - start for start, stop in chosen)
+        return narrowed
+
+    @property
+    def num_targets(self) -> int:
+        """Targets among the columns that are read: seq_len, unless ``narrow`` made the plan."""
+        return sum(max(min(stop, self.seq_len + 1) - start - 1, 0) for start, stop in self.columns)
+
     def pieces(self, located: Located) -> Pieces:
         """Return the stretches of shards that fill the rows of located samples."""
+        parts, at = [], 0
+        for start, stop in self.columns:
+            part = self._pieces(located, start, stop)
+            parts.append(dataclasses.replace(part, column=part.column + at) if at else part)
+            at += stop - start
+        return Pieces.join(parts)
+
+    def _pieces(self, located: Located, start: int, stop: int) -> Pieces:
+        """Return what fills columns start … stop − 1 of whole rows."""
+        begin = located.start
+        if start:
+            begin = (begin + start) % self._stretches.num_tokens[located.source]
         if self._runs is not None:
             keys = draw(self._keys[located.source], located.epoch)
-            return self._runs.pieces(located.source, keys, located.start, self.row_length)
-        return self._stretches.pieces(located.source, located.start, self.row_length)
+            return self._runs.pieces(located.source, keys, begin, stop - start)
+        return self._stretches.pieces(located.source, begin, stop - start)
 
     def advise(self, pieces: Pieces) -> None:
         """Ask the system to bring what the pieces hold into memory; returns at once."""
@@ -286,17 +341,25 @@ class Plan:
         """Return what ``read`` does for samples whose place is known already."""
         batch: Batch = {"tokens": read_tokens(self._stretches, pieces, len(samples), self.row_length, self.dtype)}
         if self.documents:
-            marks = read_documents(self._stretches, pieces, len(samples), self.row_length)
-            batch["segment_ids"], batch["positions"] = marks
+            batch["segment_ids"], batch["positions"] = self._documents(located, pieces)
         batch["source"] = located.source.astype(np.int32)
         batch["sample"] = samples.copy()  # the caller's, as everything in the batch is
         return batch
+
+    def _documents(self, located: Located, pieces: Pieces) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return segment_ids and positions: counted over whole rows, from offsets alone, whatever columns are read."""
+        whole = self.seq_len + 1 + self.extra_tokens
+        if self.columns == ((0, whole),):
+            return read_documents(self._stretches, pieces, len(located.start), whole)
+        ids, positions = read_documents(self._stretches, self._pieces(located, 0, whole), len(located.start), whole)
+        at = np.concatenate([np.arange(start, stop) for start, stop in self.columns])
+        return ids[:, at], positions[:, at]
 
     def trace(self, samples: npt.ArrayLike) -> list[TracedRow]:
         """Return for each sample which documents, at which token ranges, make its row."""
         k = _check_samples(samples)
         located = self.locate(k)
-        return trace_rows(k, located, self.names, self._stretches, self.pieces(located))
+        return trace_rows(k, located, self.names, self._stretches, self._pieces(located, 0, self._whole_row))
 
     def cursor(self, sample: int) -> dict[str, Any]:
         """Return the state before ``sample``: the plan up to there, a small JSON-able dict."""
@@ -346,6 +409,13 @@ class Plan:
             raise IndexError(f"source {source} is outside of the plan's {len(self.sources):,}.")
         return source
 
+    def _limit(self, source: int) -> int:
+        """Return how many samples of a source may be served, 2^62 where it has no max_epochs."""
+        most = self.sources[source].max_epochs
+        if most is None:
+            return cursor.MAX_SAMPLE
+        return min(int(exact_weight(most) * int(self.num_windows[source])), cursor.MAX_SAMPLE)
+
     def _make_shuffle(self) -> Shuffle:
         if self.shuffle == "blocks":
             return BlockShuffle(self.num_windows, self.chunk_windows, self.group_chunks)
@@ -376,10 +446,12 @@ class Plan:
         if self.shuffle == "blocks":
             options |= {"chunk_windows": self.chunk_windows, "group_chunks": self.group_chunks}
         options |= {"phases": self.phases[1:], "skip": self.skips.runs}
-        return _rebuild, (rebuilt, options, self.fingerprint)
+        return _rebuild, (rebuilt, options, self.fingerprint, self.columns)
 
 
-def _rebuild(sources: list[tuple[Any, ...]], options: dict[str, Any], fingerprint: str) -> Plan:
+def _rebuild(
+    sources: list[tuple[Any, ...]], options: dict[str, Any], fingerprint: str, columns: tuple[tuple[int, int], ...]
+) -> Plan:
     plan = Plan(
         [
             Source(corpus, weight=weight, name=name, documents=part, max_epochs=most)
@@ -389,7 +461,7 @@ def _rebuild(sources: list[tuple[Any, ...]], options: dict[str, Any], fingerprin
     )
     if plan.fingerprint != fingerprint:
         raise StateError(f"a plan of fingerprint {fingerprint} was pickled, but its data now make {plan.fingerprint}.")
-    return plan
+    return plan.narrow(columns)
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:

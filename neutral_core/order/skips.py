@@ -58,6 +58,11 @@ class Skips:
             return places
         return np.asarray(places + self._after[np.searchsorted(self._places, places, side="right")])
 
+    def after(self, sample: int) -> int:
+        """Return the sample itself, or where it is skipped the end of its run."""
+        run = int(np.searchsorted(self._starts, sample, side="right")) - 1
+        return max(sample, self.runs[run][1]) if run >= 0 else sample
+
     def skipped(self, samples: Int64) -> npt.NDArray[np.bool_]:
         """Return whether each sample is left out."""
         run = np.searchsorted(self._starts, samples, side="right") - 1

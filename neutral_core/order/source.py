@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from neutral_core.format.corpus import Corpus
+from neutral_core.order.mixture import exact_weight
 
 
 class Source:
@@ -17,7 +19,7 @@ class Source:
             that are not 0: in proportion to their windows. 0: not served, before a phase gives it another weight.
         name: part of the key of its shuffle; required and unique when a plan has several sources.
         documents: slice of documents; the run is its own circular stream, no window crosses its edges.
-        max_epochs: how often it may be served, in epochs, > 0 and not necessarily whole; None: without end.
+        max_epochs: how often it may be served, in epochs: a number > 0, read as a weight is, not necessarily whole; None: without end.
 
     Raises:
         ValueError: the slice has a step or no documents; max_epochs is no number above 0. TypeError: the name is no text.
@@ -32,7 +34,7 @@ class Source:
         weight: Any = None,
         name: str | None = None,
         documents: slice | None = None,
-        max_epochs: int | float | None = None,
+        max_epochs: Any = None,
     ) -> None:
         if not isinstance(corpus, Corpus):
             raise TypeError(f"corpus is {type(corpus).__name__}, expected a Corpus: open it with open_corpus(path).")
@@ -43,10 +45,15 @@ class Source:
             raise ValueError(
                 f"source {name!r}: documents={documents} is not a run of the corpus' {corpus.num_documents:,} documents."
             )
-        if max_epochs is not None and (
-            isinstance(max_epochs, bool) or not isinstance(max_epochs, (int, float)) or not 0 < max_epochs < 2**62
-        ):
-            raise ValueError(f"source {name!r}: max_epochs is {max_epochs!r}, expected None or a number above 0.")
+        if max_epochs is not None:
+            try:
+                most = exact_weight(max_epochs)
+            except ValueError:
+                most = Fraction(0)
+            if not 0 < most < 2**62:
+                raise ValueError(
+                    f"source {name!r}: max_epochs is {max_epochs!r}, expected None or a number above 0 and below 2^62."
+                )
         self.corpus = corpus
         self.max_epochs = max_epochs
         self.weight = weight

@@ -271,3 +271,53 @@ def test_weights_of_any_number_of_digits_are_taken() -> None:
     weights = [Fraction(1, 10**900 + rank) for rank in range(9)]  # their common multiple has some 8,000 digits
     plan = nc.Plan([nc.Source(corpus, name=str(n), weight=w) for n, w in enumerate(weights)], seq_len=9)
     assert sorted(plan.locate(np.arange(9)).source.tolist()) == list(range(9))
+
+
+def limited(most: Any, **options: Any) -> nc.Plan:
+    """Sources a and b take turns, ten windows each an epoch; a may be served for some epochs only."""
+    sources = [
+        nc.Source(corpus_of(31), name="a", weight=1, max_epochs=most),
+        nc.Source(corpus_of(31), name="b", weight=1),
+    ]
+    return nc.Plan(sources, seq_len=3, **options)
+
+
+@pytest.mark.parametrize("most", [1, 1.0, "1", Fraction(1), np.float64(1), np.int64(1), 1.05, "1.09"])
+def test_max_epochs_is_any_number_that_a_weight_may_be(most: Any) -> None:
+    plan = limited(most)
+    first = int(plan.locate([0]).source[0])  # which of the two comes first
+    assert (plan.most_draws(0), plan.end) == (10, 20 + first)
+
+
+@pytest.mark.parametrize("most", [0, -1, "many", float("nan"), float("inf"), 2**62, 1e30, True])
+def test_what_is_no_max_epochs_is_refused(most: Any) -> None:
+    with pytest.raises(ValueError, match=r"source 'a': max_epochs is .*, expected None or a number above 0 and below 2"):
+        limited(most)
+
+
+def test_only_the_exhausted_sources_own_samples_are_refused() -> None:
+    plan = limited(1)
+    first = int(plan.locate([0]).source[0])
+    others = 2 * np.arange(100) + 1 - first
+    assert (plan.locate(others).source == 1).all()
+    mine = others[10:] + (1 if first else -1)
+    for sample in mine.tolist():
+        if sample >= plan.end:
+            for ask in (plan.locate, plan.read, plan.trace):
+                with pytest.raises(nc.ExhaustedError, match=f"source 'a': sample {sample} would serve it beyond"):
+                    ask([sample])
+    assert plan.sample_of(0, [0] * 10, range(10)).max() < plan.end
+    with pytest.raises(nc.ExhaustedError, match="max_epochs=1"):
+        plan.sample_of(0, [1], [0])
+    assert (plan.find(0, 0, stop=100) < plan.end).all()
+
+
+def test_a_refused_sample_that_is_skipped_ends_nothing() -> None:
+    plan = limited(1, skip=[(20, 25), (25, 31), (35, 40)], phases=[nc.Phase(40, {"b": 1})])
+    first = int(plan.locate([0]).source[0])
+    assert plan.end == 32 - first if first == 0 else 31  # the first of a's samples from 31 on
+    over = limited(1, skip=[(20, 40)], phases=[nc.Phase(40, {"b": 1})])
+    assert over.end == 2**62
+    with nc.Loader(over, batch_size=5, num_samples=60, threads=0) as loader:
+        served = np.concatenate([batch["sample"] for batch in loader])
+    assert served.tolist() == [*range(20), *range(40, 60)]
