@@ -575,7 +575,8 @@ def test_a_pickled_plan_is_the_same_plan(case: Case, most: float | None) -> None
     plan = model.plan([*small_corpora(model)], documents=True, max_epochs=[most] * len(model.parts))
     again = pickle.loads(pickle.dumps(plan))
     assert (again.fingerprint, again.end, again.skips.runs) == (plan.fingerprint, plan.end, plan.skips.runs)
-    samples = [*range(min(30, plan.end))]
+    below = np.arange(min(30, plan.end))
+    samples = below[~plan.skips.skipped(below)].tolist()  # one that is skipped may be refused
     check_rows(model, samples, again.read(samples))
 
 
