@@ -24,12 +24,11 @@ def read_tokens(
     if not num_rows:
         return np.empty((0, length), dtype=dtype)
     whole = pieces.length == length
-    if whole.all():
-        return _read_rows(stretches, pieces, length, dtype)
     if np.count_nonzero(whole) * 2 < num_rows:
         return _join(stretches, pieces, num_rows, length, dtype)
-    out = np.empty((num_rows, length), dtype=dtype)
-    out[pieces.row[whole]] = _read_rows(stretches, pieces.of(whole), length, dtype)
+    if whole.all():
+        return _read_rows(stretches, pieces, num_rows, length, dtype)
+    out = _read_rows(stretches, pieces.of(whole), num_rows, length, dtype)
     rest = pieces.of(~whole)
     rows, rest_rows = np.unique(rest.row, return_inverse=True)
     rest = Pieces(rest_rows, rest.column, rest.segment, rest.start, rest.length)
@@ -37,18 +36,25 @@ def read_tokens(
     return out
 
 
-def _read_rows(stretches: Stretches, pieces: Pieces, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the rows of pieces that each are one, in their order."""
+def _read_rows(
+    stretches: Stretches, pieces: Pieces, num_rows: int, length: int, dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """Return rows of which those of pieces, at least one and each a whole row, are filled; the others hold anything."""
     segments, which = np.unique(pieces.segment, return_inverse=True)
     shards = [stretches.shards[segment] for segment in segments.tolist()]
     memories = [shard.token_memory() for shard in shards]  # held until the rows have been copied
     if len(stretches.dtypes) == 1 and None not in memories:
         (stored,) = stretches.dtypes
-        addresses = np.array([memory.address for memory in memories if memory], dtype=np.int64)[which]
-        return rows_at(addresses + pieces.start * stored.itemsize, stored, length).astype(dtype, copy=False)
-    out = np.empty((len(pieces.row), length), dtype=dtype)
+        found = np.array([memory.address for memory in memories if memory], dtype=np.int64)[which]
+        found += pieces.start * stored.itemsize
+        addresses = np.full(
+            num_rows, found[0], dtype=np.int64
+        )  # a row of several pieces is gathered from anywhere first
+        addresses[pieces.row] = found
+        return rows_at(addresses, stored, length).astype(dtype, copy=False)
+    out = np.empty((num_rows, length), dtype=dtype)
     for mine in by_segment(which):
-        out[mine] = shards[int(which[mine[0]])].rows(pieces.start[mine], length)
+        out[pieces.row[mine]] = shards[int(which[mine[0]])].rows(pieces.start[mine], length)
     return out
 
 
