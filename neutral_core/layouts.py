@@ -6,7 +6,6 @@ import difflib
 import os
 from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
 from neutral_core import reference
@@ -26,6 +25,7 @@ from neutral_core.legacy import (
     olmo,
     tntidx,
 )
+from neutral_core.legacy.flat import StoredTokens
 from neutral_core.legacy.layout import Layout, Request, first_bytes
 
 # In the order in which a path is asked what it is: unmistakable magics first, what is told by side files later, bare tokens last.
@@ -64,17 +64,21 @@ def open_corpus(
     """Open a corpus: a folder of ours, one shard, or a legacy data set in place.
 
     Args:
-        path: of the folder or shard; for a pair of Megatron's or fairseq's its prefix, ``.idx`` or ``.bin``; for a headerless file the file.
-        layout: one of ``millstream``, ``megatron``, ``fairseq``, ``headerless`` to insist on it; None: by magic and size, never by name alone.
-        dtype: of a headerless file's ids; elsewhere only compared.
-        boundaries: of a headerless file's documents: ``eos:ID``, ``bos:ID``, ``fixed:N`` or ``none``.
+        path: of a folder or shard of ours, or of a reference; of a pair (Megatron's, fairseq's, Fast-LLM's) its prefix, ``.idx`` or ``.bin``; of other
+            layouts a file, a folder, or the prefix of numbered files: see docs/layouts.md.
+        layout: one of ``LAYOUTS`` to insist on it, such as ``megatron``, ``fast_llm_dataset``, ``litdata``, ``llm.c``, ``datatrove``, ``olmo`` or
+            ``headerless``; None: by magic, size and side files, never by name alone.
+        dtype: of ids whose width the files leave open; elsewhere only compared.
+        boundaries: of documents, where nothing stores them: ``eos:ID``, ``bos:ID``, ``fixed:N`` or ``none``; of a pair that was split into sentences
+            ``sequences`` takes each as a document.
         tokenizer: who made the ids, for layouts that do not say; elsewhere only compared.
         fingerprint: open the corpus as it was when it had this fingerprint (its first shards); of a legacy data set only compared.
         check: ``headers``, or ``blocks`` to check each 1 MiB block of a shard of ours at its first touch.
         access: ``map``, or ``read`` for file systems where a map is dangerous or slow (NFS, Lustre).
 
     Returns:
-        Corpus. Opening costs a manifest (ours), a pass over the index (pairs), or a pass over the file (``eos``, ``bos``).
+        Corpus. Opening costs a manifest (ours), a pass over the index (pairs, and wherever documents are stored), or a pass over the file (``eos``,
+        ``bos``).
 
     Raises:
         FileNotFoundError: nothing is there, or it is not finished.
@@ -136,10 +140,9 @@ def _refuse_spare(
         raise ValueError(
             f"{path}: boundaries is {boundaries!r}, but the {name} layout stores its documents: leave it out."
         )
-    if dtype is not None and not (layout and layout.takes_dtype) and np.dtype(dtype).itemsize != corpus.dtype.itemsize:
-        raise ValueError(
-            f"{path}: dtype is {np.dtype(dtype)}, but the {name} layout says {corpus.dtype}: leave it out."
-        )
+    given = None if dtype is None or (layout and layout.takes_dtype) else StoredTokens.asked(dtype, path).dtype
+    if given is not None and given.itemsize != corpus.dtype.itemsize:
+        raise ValueError(f"{path}: dtype is {given}, but the {name} layout says {corpus.dtype}: leave it out.")
 
 
 def _foreign(path: Path, layout: str | None) -> Layout | None:

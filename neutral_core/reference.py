@@ -87,6 +87,8 @@ def open_reference(request: Request, open_corpus: Callable[..., Corpus]) -> Corp
     path = request.path
     data = _read(path)
     source = path.parent / data["path"]
+    if data["layout"] == "reference" or recognises(source):
+        raise FormatError(f"{path}: it names {source}, which is a reference itself: it names none of the data's files.")
     digests = {}
     for entry in data["files"]:
         file = path.parent / entry["name"]
@@ -97,18 +99,16 @@ def open_reference(request: Request, open_corpus: Callable[..., Corpus]) -> Corp
                 f"{file}: it has {file.stat().st_size:,} bytes, but {path.name} expects {entry['num_bytes']:,}: it was written again or cut short."
             )
         digests[file] = entry["sha256"]
-    tokenizer = None if data["tokenizer"] is None else TokenizerIdentity.from_json(data["tokenizer"])
+    tokenizer = data["tokenizer"]
     if request.tokenizer not in (None, tokenizer):
         raise ValueError(f"{path}: the tokenizer given is {request.tokenizer}, but the reference says {tokenizer}.")
-    corpus = open_corpus(
-        source,
-        layout=data["layout"],
-        dtype=data["dtype"],
-        boundaries=data["boundaries"],
-        tokenizer=tokenizer,
-        fingerprint=data["fingerprint"],
-        access=request.access,
-    )
+    how = {key: data[key] for key in ("layout", "dtype", "boundaries", "fingerprint")}
+    try:
+        corpus = open_corpus(source, **how, tokenizer=tokenizer, access=request.access)
+    except FormatError:
+        raise
+    except ValueError as error:
+        raise FormatError(f"{path}: what it names cannot be opened as it says: {error}") from None
     counts = {"num_documents": corpus.num_documents, "num_tokens": corpus.num_tokens}
     for key, found in counts.items():
         if found != data[key]:
@@ -138,7 +138,9 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise ValueError("it is no object.")
         version = data.get("format_version")
-        if type(version) is int and version > _VERSION:
+        if type(version) is not int or version < 1:
+            raise ValueError(f"format_version is {version!r}, expected 1 to {_VERSION}.")
+        if version > _VERSION:
             raise ValueError(
                 f"format version {version} is newer than {_VERSION}, the newest that this Millstream reads: update it."
             )
@@ -146,11 +148,32 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError(f"its keys differ from those expected in {', '.join(sorted(set(data) ^ _KEYS))}.")
         if data["checksum"] != _checksum(data) or canonical.dumps(data) + b"\n" != content:
             raise ValueError("its checksum does not fit the rest: it was changed by hand or is damaged.")
-        if not isinstance(data["files"], list) or not all(isinstance(entry, dict) for entry in data["files"]):
-            raise ValueError("files is no list of objects.")
-        for name in (data["path"], *(entry.get("name") for entry in data["files"])):
-            if not isinstance(name, str) or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"it names {name!r}, which is no path below its own folder.")
+        _check(data)
+        data["tokenizer"] = None if data["tokenizer"] is None else TokenizerIdentity.from_json(data["tokenizer"])
     except ValueError as error:
         raise FormatError(f"{path}: {error}") from None
     return data
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    """Raise ValueError for a value that no reference has: a right checksum does not say who wrote it."""
+    files = data["files"]
+    if not isinstance(files, list) or not all(
+        isinstance(entry, dict) and set(entry) == {"name", "num_bytes", "sha256"} for entry in files
+    ):
+        raise ValueError("files is no list of objects with name, num_bytes and sha256.")
+    for name in (data["path"], *(entry["name"] for entry in files)):
+        place = PurePosixPath(name if isinstance(name, str) else "..")
+        if place.is_absolute() or ".." in place.parts or "\0" in name:
+            raise ValueError(f"it names {name!r}, which is no path below its own folder.")
+    texts = [(key, data[key]) for key in ("boundaries", "dtype", "layout") if data[key] is not None]
+    texts += [("fingerprint", data["fingerprint"]), *(("sha256", entry["sha256"]) for entry in files)]
+    for key, value in texts:
+        if not isinstance(value, str):
+            raise ValueError(f"{key} is {value!r}, expected text.")
+    numbers = [(key, data[key]) for key in ("num_documents", "num_tokens", "vocab_size")]
+    for key, value in [*numbers, *(("num_bytes", entry["num_bytes"]) for entry in files)]:
+        if type(value) is not int or not 0 <= value < 2**63:
+            raise ValueError(f"{key} is {value!r}, expected a whole number from 0 on.")
+    if not 1 <= data["vocab_size"] <= 2**32:
+        raise ValueError(f"vocab_size is {data['vocab_size']:,}, expected 1 to 2^32.")

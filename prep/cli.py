@@ -24,8 +24,13 @@ from neutral_core.format.writer import TOKENS_PER_SHARD
 from neutral_core.layouts import LAYOUTS
 from prep.export import LAYOUTS as EXPORTED
 from prep.extras import MissingExtraError
+from prep.foreign.layouts import NAMES as CONVERTED
 from prep.readers.inputs import RULES
 from prep.tokenizers import Settings
+
+_PATH = (
+    "a corpus, a shard or a reference; of another layout a file, a folder, or the prefix of a pair or of numbered files"
+)
 
 
 def run() -> NoReturn:
@@ -91,18 +96,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"millstream {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     _add_prepare(commands.add_parser("prepare", help="text becomes a corpus", allow_abbrev=False))
-    _add_convert(commands.add_parser("convert", help="an old binary becomes a corpus", allow_abbrev=False))
-    inspect = commands.add_parser("inspect", help="say what a corpus or an old binary holds", allow_abbrev=False)
+    _add_convert(
+        commands.add_parser("convert", help="a data set of another layout becomes a corpus", allow_abbrev=False)
+    )
+    inspect = commands.add_parser(
+        "inspect", help="say what a corpus or a data set of another layout holds", allow_abbrev=False
+    )
     _add_layout(inspect)
-    inspect.add_argument("path", help="a corpus, a shard, a pair's prefix, or a headerless file")
+    inspect.add_argument("path", help=_PATH)
     inspect.add_argument("--documents", type=_count, default=3, metavar="N", help="documents to show (default: 3)")
     inspect.add_argument("--json", action="store_true", help="print plain data")
     inspect.set_defaults(work=_inspect)
     verify = commands.add_parser("verify", help="check every byte of a corpus", allow_abbrev=False)
     _add_layout(verify)
-    verify.add_argument("path", help="a corpus, a shard, a pair's prefix, or a headerless file")
+    verify.add_argument("path", help=_PATH)
     verify.set_defaults(work=_verify)
-    _add_export(commands.add_parser("export", help="a corpus becomes an old binary", allow_abbrev=False))
+    _add_export(commands.add_parser("export", help="a corpus becomes files that other tools read", allow_abbrev=False))
     _add_plan(commands.add_parser("plan", help="say what a run over a plan will read", allow_abbrev=False))
     _add_trace(commands.add_parser("trace", help="say what was in a step, or when a text was seen", allow_abbrev=False))
     return parser
@@ -149,15 +158,30 @@ def _add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
-    _add_layout(parser)
-    parser.add_argument("source", metavar="SRC", help="a pair's prefix, .idx or .bin, or a headerless file")
+    _add_layout(parser, CONVERTED)
+    parser.add_argument(
+        "source", metavar="SRC", help="a file, a folder, the prefix of a pair or of numbered files: see docs/layouts.md"
+    )
     parser.add_argument("destination", metavar="DST", help="folder of the corpus to be; new or empty")
     parser.add_argument("--tokenizer", metavar="T", help="that made the ids: byte, or the path of a tokenizer.json")
     parser.add_argument("--eos-token", metavar="TEXT", help="its end-of-text token, to be recorded")
     parser.add_argument(
         "--vocab-size", type=_positive, metavar="N", help="number of ids, where the tokenizer is not known"
     )
+    parser.add_argument("--column", metavar="NAME", help="of the ids, where several columns hold integers")
+    parser.add_argument(
+        "--ignore",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a column to be taken for not there, such as labels",
+    )
     parser.add_argument("--no-verify", action="store_true", help="do not compare the result with the source")
+    parser.add_argument(
+        "--reference",
+        action="store_true",
+        help="copy nothing: DST becomes a file, beside or above the source, that makes it a corpus where it lies",
+    )
     _add_run(parser)
     parser.set_defaults(work=_convert)
 
@@ -226,11 +250,15 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(work=_trace, refuse=parser.error)
 
 
-def _add_layout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--layout", choices=LAYOUTS, help="insist on a layout (default: by magic and size)")
-    parser.add_argument("--dtype", metavar="TYPE", help="of a headerless file's ids, such as uint16")
+def _add_layout(parser: argparse.ArgumentParser, converted: Sequence[str] = ()) -> None:
+    layouts = tuple(dict.fromkeys((*LAYOUTS, *converted)))
+    parser.add_argument("--layout", choices=layouts, help="insist on a layout (default: by magic and size)")
+    parser.add_argument("--dtype", metavar="TYPE", help="of the ids where no header says it, such as uint16")
+    rows = "; of rows: index (a row is a document) or segments" if converted else ""
     parser.add_argument(
-        "--boundaries", metavar="RULE", help="of a headerless file's documents: eos:ID, bos:ID, fixed:N or none"
+        "--boundaries",
+        metavar="RULE",
+        help=f"of documents where nothing stores them: eos:ID, bos:ID, fixed:N or none; of sentence-split pairs: sequences{rows}",
     )
 
 
@@ -293,6 +321,11 @@ def _convert(options: argparse.Namespace) -> None:
             append_eos=options.eos_token is not None,
             eos_token=options.eos_token,
         )
+    if options.reference:
+        if options.column or options.ignore:
+            raise ValueError("--reference copies nothing and reads no columns: leave --column and --ignore out.")
+        _refer(options, settings)
+        return
     report = convert.convert(
         convert.Options(
             source=options.source,
@@ -300,6 +333,8 @@ def _convert(options: argparse.Namespace) -> None:
             layout=options.layout,
             dtype=options.dtype,
             boundaries=options.boundaries,
+            column=options.column,
+            ignore=tuple(options.ignore),
             tokenizer=settings,
             vocab_size=options.vocab_size,
             tokens_per_shard=options.tokens_per_shard,
@@ -309,6 +344,24 @@ def _convert(options: argparse.Namespace) -> None:
         )
     )
     _say(report, convert.lines_of(report), options.json)
+
+
+def _refer(options: argparse.Namespace, tokenizer: Settings | None) -> None:
+    from prep import refer
+
+    report = refer.refer(
+        refer.Options(
+            source=options.source,
+            destination=Path(options.destination),
+            layout=options.layout,
+            dtype=options.dtype,
+            boundaries=options.boundaries,
+            tokenizer=tokenizer,
+            vocab_size=options.vocab_size,
+            workers=options.workers,
+        )
+    )
+    _say(report, refer.lines_of(report), options.json)
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import neutral_core as nc
+from neutral_core.format.shard import Shard
+
+if TYPE_CHECKING:
+    from prep.foreign.columns import Documents
 
 _CHUNK_TOKENS = 1 << 19
 _CHUNK_DOCUMENTS = 1 << 16
@@ -56,6 +60,50 @@ def compare(source: nc.Corpus, copy: nc.Corpus, name: str, first: int = 0, last:
             raise nc.FormatError(
                 f"{name}: tokens {begin + start:,} … {begin + stop:,} differ from the source: {_AGAIN}"
             )
+
+
+def compare_documents(
+    part: Documents, copy: nc.Corpus, name: str, first_document: int | None, first_token: int
+) -> None:
+    """Compare documents that were read again with those of a corpus of ours: ids, fields of tokens, and where they begin.
+
+    Args:
+        part: of the source.
+        copy: shards of ours.
+        name: of the copy, for messages.
+        first_document: number of the first of them in the copy; None: documents are cut by a rule and not compared.
+        first_token: number of its first token in the copy.
+
+    Raises:
+        FormatError: they differ.
+    """
+    last_token = first_token + len(part.tokens)
+    if last_token > copy.num_tokens or not np.array_equal(part.tokens, copy.tokens(first_token, last_token)):
+        raise nc.FormatError(f"{name}: tokens {first_token:,} … {last_token:,} differ from the source: {_AGAIN}")
+    for field, values in part.fields.items():
+        if not _equal(values, token_items(copy, field, first_token, last_token)):
+            raise nc.FormatError(
+                f"{name}: {field} of tokens {first_token:,} … {last_token:,} differs from the source: {_AGAIN}"
+            )
+    if first_document is not None:
+        last = first_document + len(part.lengths)
+        edges = first_token + np.cumsum(np.concatenate([[0], part.lengths]))
+        if last > copy.num_documents or not np.array_equal(edges, copy.document_offsets(first_document, last)):
+            raise nc.FormatError(
+                f"{name}: documents {first_document:,} … {last:,} begin elsewhere than in the source: {_AGAIN}"
+            )
+
+
+def token_items(corpus: nc.Corpus, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    """Return what a ``token.`` field of a corpus of ours holds for tokens start … stop − 1 of its stream."""
+    parts: list[npt.NDArray[Any]] = []
+    for number, shard in enumerate(corpus.shards):
+        low, high = corpus.first_token[number : number + 2].tolist()
+        if max(start, low) < min(stop, high) or not parts:
+            assert isinstance(shard, Shard)
+            first = min(max(start, low), high)
+            parts.append(shard.items(name, first - low, max(min(stop, high), first) - low))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _equal(left: npt.NDArray[Any] | None, right: npt.NDArray[Any] | None) -> bool:

@@ -2,12 +2,15 @@
 
 The source is opened in place and cut into shards by whole documents; each shard is one task, kept by a rerun. Then each is compared with the source
 and its checksums are checked; only what has passed is published.
+
+A source that cannot be opened in place (prep.foreign: compressed, or rows of columns) is first read into a corpus of pieces beside the result, which is
+then cut like any other; what is compared at the end is the source, read again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,16 +21,20 @@ import numpy.typing as npt
 
 import neutral_core as nc
 from neutral_core.format.publish import publish, shard_name
+from neutral_core.format.shard import Shard
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.format.writer import TOKENS_PER_SHARD
+from neutral_core.legacy.boundaries import Rule
 from prep import tasks
 from prep.compare import compare
+from prep.cut import runs_of, shards_of
+from prep.foreign import pieces
+from prep.foreign.found import Found, find
 from prep.progress import Progress
 from prep.report import why_dtype
 from prep.tokenizers import DEFINITION, Settings, Tokenizer, open_tokenizer
 
 _CHUNK_TOKENS = 1 << 19
-_CHUNK_DOCUMENTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +43,8 @@ class Options:
 
     Attributes:
         source, destination: paths.
-        layout, dtype, boundaries: see open_corpus.
+        layout, dtype, boundaries: see open_corpus, and prep.foreign.
+        column, ignore: of rows: the column of ids, where several could be it, and columns to be taken for not there.
         tokenizer: that made the ids, if it is known.
         vocab_size: number of ids, where the tokenizer is not known; None: all that the stored width can hold.
         tokens_per_shard: a shard ends before the document that would exceed it.
@@ -49,6 +57,8 @@ class Options:
     layout: str | None = None
     dtype: str | None = None
     boundaries: str | None = None
+    column: str | None = None
+    ignore: tuple[str, ...] = ()
     tokenizer: Settings | None = None
     vocab_size: int | None = None
     tokens_per_shard: int = TOKENS_PER_SHARD
@@ -59,9 +69,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """One shard: documents first … last of the source that had this fingerprint."""
+    """One shard: documents first … last of the source that had this fingerprint.
+
+    ``pieces`` is the folder of the corpus of pieces that a source was read into, ``rule`` what cuts its joined rows.
+    """
 
     options: Options
+    pieces: Path | None
+    rule: Rule | None
     fingerprint: str
     first: int
     last: int
@@ -75,8 +90,10 @@ class _Job:
 
 
 @lru_cache(maxsize=1)
-def _source(options: Options) -> nc.Corpus:
-    """Open the source once a process: a rule such as eos:ID costs a pass over the whole file."""
+def _source(options: Options, folder: Path | None, rule: Rule | None) -> nc.Corpus:
+    """Open the source, or what it was read into, once a process: a rule such as eos:ID costs a pass over the whole file."""
+    if folder is not None:
+        return pieces.opened(folder, rule)
     return nc.open_corpus(
         options.source, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries, check="blocks"
     )
@@ -84,7 +101,7 @@ def _source(options: Options) -> nc.Corpus:
 
 def _source_of(job: _Job) -> nc.Corpus:
     """Return the source of a job; raise FormatError where it is no longer what the jobs were cut from."""
-    source = _source(job.options)
+    source = _source(job.options, job.pieces, job.rule)
     if source.fingerprint != job.fingerprint:
         raise nc.FormatError(
             f"{job.options.source}: it was changed while it was being converted: wait until nothing writes to it, then convert it with --restart."
@@ -97,13 +114,90 @@ def convert(options: Options) -> dict[str, Any]:
 
     Raises:
         FormatError: the source is damaged, or the result differs from it (which only a failing disk can bring about).
-        ValueError: an option; FileNotFoundError, FileExistsError, BlockingIOError: see open_corpus and tasks.start.
+        ValueError: an option, or something has to be said that the source does not.
+        FileNotFoundError, FileExistsError, BlockingIOError: see open_corpus and tasks.start.
+        MissingExtraError: the source's layout needs a library that is not installed.
     """
     _source.cache_clear()  # the file may have changed since an earlier call
-    source = _source(options)
-    tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
-    vocab_size = options.vocab_size or source.vocab_size or 2 ** (8 * source.dtype.itemsize)
+    found = find(
+        Path(options.source).expanduser(),
+        layout=options.layout,
+        dtype=options.dtype,
+        boundaries=options.boundaries,
+        column=options.column,
+        ignore=options.ignore,
+    )
+    if found is None:
+        _refuse_columns(options)
+    source = _source(options, None, None) if found is None else found
     notes = list(source.notes)
+    tokenizer = None if options.tokenizer is None else open_tokenizer(options.tokenizer)
+    schema, told = _schema(options, source, tokenizer, notes)
+    record = {
+        "command": "convert",
+        "version": 1,
+        "source": source.fingerprint,
+        "vocab_size": schema.vocab_size,
+        "tokenizer": None if schema.tokenizer is None else schema.tokenizer.to_json(),
+        "tokens_per_shard": options.tokens_per_shard,
+    }
+    place = tasks.start(options.destination, record, restart=options.restart)
+    if place is None and options.verify:
+        if isinstance(source, nc.Corpus):
+            compare(source, nc.open_corpus(options.destination), str(options.destination))
+        else:
+            pieces.compare_whole(source, options.destination)
+    if place is not None:
+        with place:
+            paths, largest = _convert(options, source, schema, place.path, notes)
+            if largest >= 0 and not told:
+                notes.append(f"the largest id that occurs is {largest:,}.")
+            publish(options.destination, paths, _definition(options, source, tokenizer))
+            tasks.finish(options.destination)
+    return _report(options, notes)
+
+
+def _convert(
+    options: Options, source: nc.Corpus | Found, schema: Schema, folder: Path, notes: list[str]
+) -> tuple[list[Path], int]:
+    """Write the shards and compare them with the source; return their paths, and the largest id."""
+    results: list[dict[str, Any]] = []
+    made = rule = None
+    corpus = source
+    if not isinstance(source, nc.Corpus):
+        made, rule = folder / "pieces", source.rule
+        results = pieces.decode(source, schema, made, options.workers)
+        notes += [*pieces.notes_of(source, results), *pieces.cut_rows(source, made)]
+        corpus = _source(options, made, rule)
+    assert isinstance(corpus, nc.Corpus)
+    shards = folder / "shards"
+    shards.mkdir(exist_ok=True)
+    jobs = [
+        _Job(
+            options=options,
+            pieces=made,
+            rule=rule,
+            fingerprint=corpus.fingerprint,
+            first=first,
+            last=last,
+            path=shards / shard_name(number),
+            schema=schema,
+        )
+        for number, (first, last) in enumerate(shards_of(corpus, options.tokens_per_shard))
+    ]
+    largest = _run("convert", _write, corpus, jobs, options.workers)
+    if options.verify:
+        _run("verify", _verify if made is None else _verify_sums, corpus, jobs, options.workers)
+        if not isinstance(source, nc.Corpus):
+            pieces.compare_again(source, results, [job.place() for job in jobs], options.workers)
+    return [job.path for job in jobs], largest
+
+
+def _schema(
+    options: Options, source: nc.Corpus | Found, tokenizer: Tokenizer | None, notes: list[str]
+) -> tuple[Schema, bool]:
+    """Return what is declared, and whether somebody said how many ids there are."""
+    vocab_size = options.vocab_size or source.vocab_size or 2 ** (8 * source.dtype.itemsize)
     told = tokenizer is not None or options.vocab_size is not None or source.vocab_size is not None
     if tokenizer is not None:
         vocab_size = tokenizer.identity.vocab_size
@@ -112,47 +206,19 @@ def convert(options: Options) -> dict[str, Any]:
             f"the source does not say how many ids its vocabulary has: all {vocab_size:,} that {source.dtype} can hold were declared; give "
             "--tokenizer or --vocab-size to declare fewer."
         )
-    identity = source.tokenizer if tokenizer is None else tokenizer.identity
     schema = Schema(
         vocab_size=vocab_size,
-        tokenizer=identity,
+        tokenizer=source.tokenizer if tokenizer is None else tokenizer.identity,
         fields=source.fields,
         provenance={"made by": "millstream convert", "source": source.fingerprint},
     )
-    record = {
-        "command": "convert",
-        "version": 1,
-        "source": source.fingerprint,
-        "vocab_size": vocab_size,
-        "tokenizer": None if identity is None else identity.to_json(),
-        "tokens_per_shard": options.tokens_per_shard,
-    }
-    place = tasks.start(options.destination, record, restart=options.restart)
-    if place is None and options.verify:
-        compare(source, nc.open_corpus(options.destination), str(options.destination))
-    if place is not None:
-        with place:
-            folder = place.path / "shards"
-            folder.mkdir(exist_ok=True)
-            jobs = [
-                _Job(
-                    options=options,
-                    fingerprint=source.fingerprint,
-                    first=first,
-                    last=last,
-                    path=folder / shard_name(number),
-                    schema=schema,
-                )
-                for number, (first, last) in enumerate(_cut(source, options.tokens_per_shard))
-            ]
-            largest = _run("convert", _write, source, jobs, options.workers)
-            if largest >= 0 and not told:
-                notes.append(f"the largest id that occurs is {largest:,}.")
-            if options.verify:
-                _run("verify", _verify, source, jobs, options.workers)
-            publish(options.destination, [job.path for job in jobs], _definition(options, source, tokenizer))
-            tasks.finish(options.destination)
-    return _report(options, source, notes)
+    return schema, told
+
+
+def _refuse_columns(options: Options) -> None:
+    for name, value in (("column", options.column), ("ignore", options.ignore)):
+        if value:
+            raise ValueError(f"{options.source}: --{name} is given, but its layout has no columns: leave it out.")
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
@@ -166,28 +232,6 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     if report["verified"]:
         lines.append("verified: checksums, and every document and token against the source")
     return lines
-
-
-def _cut(source: nc.Corpus, tokens_per_shard: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) documents of each shard: at most ``tokens_per_shard`` tokens, at least one document."""
-    if tokens_per_shard < 1:
-        raise ValueError(f"tokens_per_shard is {tokens_per_shard}, expected a positive integer.")
-    total = source.num_documents
-    first = 0
-    while first < total or first == 0:
-        limit = int(source.document_offsets(first, first)[0]) + tokens_per_shard
-        low, high = first, total  # documents up to low fit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if int(source.document_offsets(middle, middle)[0]) <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        last = max(low, min(first + 1, total))
-        yield first, last
-        if last == total:
-            return
-        first = last
 
 
 def _run(
@@ -212,7 +256,7 @@ def _write(job: _Job) -> tuple[int, int, int]:
             largest = max(largest, int(shard.tokens(start, min(start + _CHUNK_TOKENS, shard.num_tokens)).max()))
         return shard.num_tokens, shard.num_documents, largest
     with ShardWriter(job.path, job.schema) as writer:
-        for first, offsets in _chunks(source, job.first, job.last):
+        for first, offsets in runs_of(source, job.first, job.last):
             tokens = source.tokens(int(offsets[0]), int(offsets[-1]))
             if len(tokens):
                 largest = max(largest, int(tokens.max()))
@@ -234,7 +278,14 @@ def _verify(job: _Job) -> tuple[int, int, int]:
     return shard.num_tokens, shard.num_documents, -1
 
 
-def _definition(options: Options, source: nc.Corpus, tokenizer: Tokenizer | None) -> dict[str, bytes]:
+def _verify_sums(job: _Job) -> tuple[int, int, int]:
+    """Check every checksum of one shard; return what ``_verify`` does."""
+    shard = Shard(job.place())
+    shard.verify()
+    return shard.num_tokens, shard.num_documents, -1
+
+
+def _definition(options: Options, source: nc.Corpus | Found, tokenizer: Tokenizer | None) -> dict[str, bytes]:
     """Return the file that rows decode by: the tokenizer's that was given, or the one beside a source of ours."""
     if tokenizer is not None:
         return {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
@@ -261,22 +312,7 @@ def _check_largest(
         )
 
 
-def _chunks(source: nc.Corpus, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield the first document and the offsets of runs of documents of about 1 MiB of tokens, or of one document.
-
-    So much stays in the processor's cache between checking, checksum and writing.
-    """
-    for start in range(first, last, _CHUNK_DOCUMENTS):
-        offsets = source.document_offsets(start, min(start + _CHUNK_DOCUMENTS, last))
-        at = 0
-        while at < len(offsets) - 1:
-            fit = int(np.searchsorted(offsets, offsets[at] + _CHUNK_TOKENS, side="right")) - 1
-            end = max(fit, at + 1)
-            yield start + at, offsets[at : end + 1]
-            at = end
-
-
-def _report(options: Options, source: nc.Corpus, notes: list[str]) -> dict[str, Any]:
+def _report(options: Options, notes: list[str]) -> dict[str, Any]:
     corpus = nc.open_corpus(options.destination)
     return {
         "path": str(options.destination),

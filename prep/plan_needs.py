@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 import neutral_core as nc
-from neutral_core.format.file_bytes import TRACKS_DESCRIPTOR, max_held
 from neutral_core.batches import CHUNK_ROWS
+from neutral_core.format.file_bytes import TRACKS_DESCRIPTOR, max_held
 
 Int64 = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import neutral_core as nc
 from neutral_core.format.corpus import digest_of
-from neutral_core.reference import write_reference
+from neutral_core.reference import recognises, write_reference
 from prep import tasks
 from prep.progress import Progress
 from prep.report import why_dtype
@@ -49,6 +49,8 @@ def refer(options: Options) -> dict[str, Any]:
             f"{options.destination.parent}: there is no such folder: a reference lies beside what it names."
         )
     source = Path(options.source).expanduser()
+    if recognises(source):
+        raise ValueError(f"{source}: it is a reference already.")
     corpus = nc.open_corpus(source, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries)
     if not corpus.files:
         raise ValueError(f"{source}: it is a corpus already, with a fingerprint and checksums of its own.")

@@ -104,8 +104,9 @@ class Corpus:
         shard, local = self._locate(index)
         start, stop = self.shards[shard].offsets().at(np.array([local, local + 1])).tolist()
         if not 0 <= start <= stop <= self.shards[shard].num_tokens:
+            where = getattr(self.shards[shard], "path", "the corpus")
             raise FormatError(
-                f"document {index:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify."
+                f"{where}: document {local:,}: its offsets are {start:,} and {stop:,}: they must not decrease: the file is damaged; run verify."
             )
         return self.shards[shard].read(start, stop)
 
@@ -141,20 +142,23 @@ class Corpus:
         """
         if not 0 <= start <= stop <= self.num_documents:
             raise IndexError(f"documents {start:,} … {stop:,} are outside of the corpus' {self.num_documents:,}.")
-        out = np.empty(stop - start + 1, dtype=np.int64)
-        touched = range(
-            max(int(np.searchsorted(self.first_document, start, side="right")) - 1, 0),
-            min(int(np.searchsorted(self.first_document, stop, side="left")), self.num_shards),
-        )
-        for shard in touched:
+        if start == stop:
+            return np.array(
+                [self.num_tokens] if start == self.num_documents else self.document_offsets(start, start + 1)[:1]
+            )
+        pieces = []
+        for shard in range(
+            int(np.searchsorted(self.first_document, start, side="right")) - 1,
+            int(np.searchsorted(self.first_document, stop, side="left")),
+        ):
             lower = int(self.first_document[shard])
             first, last = max(start, lower), min(stop, int(self.first_document[shard + 1]))
             if first < last:
-                local = np.arange(first - lower, last - lower + 1)
-                out[first - start : last - start + 1] = self.first_token[shard] + self.shards[shard].offsets().at(local)
-        if start == stop:
-            out[0] = self.num_tokens if start == self.num_documents else self.document_offsets(start, start + 1)[0]
-        return out
+                offsets = self.shards[
+                    shard
+                ].offsets()  # before anything is made of so many documents as the manifest promises
+                pieces.append(self.first_token[shard] + offsets.at(np.arange(first - lower, last - lower + 1)))
+        return pieces[0] if len(pieces) == 1 else np.concatenate([*(piece[:-1] for piece in pieces[:-1]), pieces[-1]])
 
     def field(self, name: str, index: int) -> npt.NDArray[Any]:
         """Return what is stored under a field's name for a document, read-only.

@@ -120,11 +120,15 @@ class Manifest:
             raise ValueError(f"vocab_size is {data['vocab_size']!r}, expected an integer from 1 to 2^32.")
         if not isinstance(data["shards"], list) or not data["shards"]:
             raise ValueError("shards is not a list of at least one shard.")
+        entries = tuple(_entry(item) for item in data["shards"])
+        for key in ("num_documents", "num_tokens"):
+            if sum(getattr(entry, key) for entry in entries) >= 2**62:
+                raise ValueError(f"the sum of {key} of all shards is 2^62 or more.")
         return cls(
             vocab_size=data["vocab_size"],
             tokenizer=None if data["tokenizer"] is None else TokenizerIdentity.from_json(data["tokenizer"]),
             fields=fields_from_json(data["fields"]),
-            entries=tuple(_entry(item) for item in data["shards"]),
+            entries=entries,
         )
 
 

@@ -291,7 +291,9 @@ def test_max_epochs_is_any_number_that_a_weight_may_be(most: Any) -> None:
 
 @pytest.mark.parametrize("most", [0, -1, "many", float("nan"), float("inf"), 2**62, 1e30, True])
 def test_what_is_no_max_epochs_is_refused(most: Any) -> None:
-    with pytest.raises(ValueError, match=r"source 'a': max_epochs is .*, expected None or a number above 0 and below 2"):
+    with pytest.raises(
+        ValueError, match=r"source 'a': max_epochs is .*, expected None or a number above 0 and below 2"
+    ):
         limited(most)
 
 

@@ -123,6 +123,8 @@ def test_what_cannot_be_referred_to_is_refused(folder: Path, tmp_path: Path) -> 
     make(folder)
     with pytest.raises(FileExistsError, match="it is there already"):
         make(folder)
+    with pytest.raises(ValueError, match=r"corpus\.json: it is a reference already"):
+        make(folder, source=str(folder / "corpus.json"), destination=folder / "second.json")
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         make(folder, destination=folder / "nowhere" / "r.json")
 
@@ -151,7 +153,36 @@ def test_every_change_of_a_byte_is_refused(folder: Path) -> None:
         ("files", [{"name": "a/../../b", "num_bytes": 1, "sha256": "0" * 64}], "which is no path below"),
         ("files", 7, "files is no list of objects"),
         ("format_version", 2, "format version 2 is newer than 1"),
+        (
+            "files",
+            [{"name": "old/pair.bin", "num_bytes": 14}],
+            "files is no list of objects with name, num_bytes and sha256",
+        ),
+        (
+            "files",
+            [{"name": "old/pair.bin", "num_bytes": "14", "sha256": "0" * 64}],
+            "num_bytes is '14', expected a whole",
+        ),
+        ("files", [{"name": "old/pair.bin", "num_bytes": 14, "sha256": 7}], "sha256 is 7, expected text"),
+        ("format_version", 0, "format_version is 0, expected 1 to 1"),
+        ("format_version", "1", "format_version is '1', expected 1 to 1"),
+        ("path", "old/pa\0ir", r"it names 'old/pa\\x00ir', which is no path"),
+        ("path", "corpus.json", "it names .*corpus.json, which is a reference itself"),
+        ("layout", "reference", "which is a reference itself"),
+        ("layout", ["megatron"], r"layout is \['megatron'\], expected text"),
+        ("layout", "fairsex", "what it names cannot be opened as it says: layout is 'fairsex'"),
+        (
+            "dtype",
+            "nonsense",
+            "what it names cannot be opened as it says: .*dtype is 'nonsense', expected one of numpy's",
+        ),
+        ("boundaries", "eos:5", "what it names cannot be opened as it says: .* stores its documents"),
+        ("fingerprint", None, "fingerprint is None, expected text"),
+        ("tokenizer", {"kind": "byte"}, "the tokenizer's keys differ"),
+        ("vocab_size", 0, r"vocab_size is 0, expected 1 to 2\^32"),
+        ("vocab_size", None, "vocab_size is None, expected a whole number"),
         ("num_tokens", 8, "num_tokens is 8, but .* has 7"),
+        ("num_tokens", True, "num_tokens is True, expected a whole number"),
         ("more", 1, "its keys differ from those expected in more"),
     ],
 )

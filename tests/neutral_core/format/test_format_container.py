@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,7 +349,7 @@ def test_a_document_between_impossible_offsets_is_refused(middle: tuple[int, int
     corpus = open_corpus(
         write(tmp_path, build(arrays(document_offsets=("I64", [4], struct.pack("<4q", 0, *middle, 5)))))
     )
-    with pytest.raises(FormatError, match="must not decrease"):
+    with pytest.raises(FormatError, match=r"x\.safetensors: document 1: its offsets are .* must not decrease"):
         corpus.document(1)
     with pytest.raises(FormatError, match="must not decrease"):
         corpus.field("token.mask", 1)
@@ -501,6 +502,10 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], bytes], str]] = {
     "a short digest": (lambda d: shards_with(d, digest="ab"), r"the digest of shard shard-00000\.safetensors is 'ab', expected 64"),
     "num_tokens below 0": (lambda d: shards_with(d, num_tokens=-1), r"num_tokens of shard shard-00000\.safetensors is -1, expected"),
     "num_bytes true": (lambda d: shards_with(d, num_bytes=True), r"num_bytes of shard shard-00000\.safetensors is True"),
+    "a sum of 2^63": (
+        lambda d: manifest_with(d, shards=[{**d["shards"][0], "num_tokens": 2**62 - 1}] * 3, num_tokens=3 * 2**62 - 3, num_documents=3),
+        r"the sum of num_tokens of all shards is 2\^62 or more",
+    ),
     "fields a list": (lambda d: manifest_with(d, fields=[]), r"the fields are \[\], expected an object"),
     "a field's shape of texts": (lambda d: manifest_with(d, fields={"token.a": {"dtype": "int8", "shape": ["x"]}}), r"shape is \('x',\)"),
     "tokenizer keys": (lambda d: manifest_with(d, tokenizer={}), r"the tokenizer's keys differ"),
@@ -543,6 +548,21 @@ def test_a_manifest_that_declares_other_than_its_shards_is_refused(
     corpus = open_corpus(tmp_path / "c")
     with pytest.raises(FormatError, match=rf"shard-00000\.safetensors: {words} is .*, but dataset\.json expects"):
         corpus.document(0)
+
+
+def test_documents_that_only_the_manifest_promises_are_refused_without_allocating(tmp_path: Path) -> None:
+    path = corpus_of_two(tmp_path / "c") / "dataset.json"
+    data = json.loads(path.read_bytes())
+    data["shards"][0]["num_documents"] = 2**40
+    path.write_bytes(manifest_with(data, num_documents=2**40 + 1))
+    corpus = open_corpus(tmp_path / "c")
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"num_documents is 1, but dataset\.json expects 1099511627776"):
+            corpus.document_offsets(0, corpus.num_documents)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_fingerprint_of_another_corpus_is_refused(tmp_path: Path) -> None:

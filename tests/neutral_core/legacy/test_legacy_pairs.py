@@ -449,6 +449,8 @@ def test_arguments_that_the_pair_answers_itself_are_refused_where_they_differ(tm
         nc.open_corpus(prefix, boundaries="eos:0")
     with pytest.raises(ValueError, match="dtype is uint8, but the megatron layout says uint16"):
         nc.open_corpus(prefix, dtype="uint8")
+    with pytest.raises(ValueError, match="data: dtype is 'words', expected one of numpy's integer types"):
+        nc.open_corpus(prefix, dtype="words")
     assert documents_of(nc.open_corpus(prefix, dtype="uint16")) == GROUPED
 
 
