@@ -121,7 +121,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _stored(path: Path, index: Mapping[str, Any]) -> StoredTokens:
     """Return how ids are stored; refuse by name what is not bare tokens."""
     config = index["config"]
-    convert = "it is not read in place: millstream convert reads it, through LitData's own library."
+    convert = "it is not read in place: millstream convert reads it."
     for key in ("compression", "encryption"):
         if config.get(key) is not None:
             raise FormatError(f"{path}: config.{key} is {_short(config[key])}, expected null: {convert}")
