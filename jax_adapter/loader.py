@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import numpy.typing as npt
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 import neutral_core as nc
+from jax_adapter import check
+from jax_adapter.rows import addressable_rows, check_columns, num_parts, with_axes
+from jax_adapter.unpack import HOST_KEYS
 from neutral_core.batch_sizes import BatchSize
-
-HOST_KEYS = ("sample",)  # int64 would wrap to int32 on a device
 
 
 class Loader:
@@ -35,11 +36,16 @@ class Loader:
         batch_size: of the *global* batch, in rows; divisible by the number of parts into which the sharding cuts rows. Or a schedule, as
             ``neutral_core.Loader`` has it; each size that it names is a shape to compile for.
         sharding: a NamedSharding whose first axis is rows and whose second, if it has one, is tokens; one-dimensional arrays take its first only.
+            For a context axis give rows only and let ``unpack(…, sharding=…)`` cut the sequence: rows of seq_len + 1 seldom divide. In either
+            case a process reads whole rows on the host, though its devices hold a part: the core has no reading of columns.
         num_samples: the pass ends before this sample; None: never.
         last: what becomes of the samples after the last whole batch of a finite pass: ``drop``, or ``pad``: a last batch with padding rows
             (sample −1, no loss). With ``pad`` every batch has the key ``loss_mask``. All processes take the same number of steps either way.
         threads: that read ahead on the host; 0 reads when asked.
         depth: batches whose transfer has begun before they are asked for, ≥ 0.
+        check_every: the processes of the mesh compare plan, cursor and the rows that several of them hold at the first batch, the first one after
+            ``set_state``, and every so many batches after it (a collective that waits for the steps before it, as every comparison must); 0:
+            never. With it all processes take the same batches in turn, and set states together, as training does. One process compares nothing.
 
     Attributes:
         batch_size, rows: of the next batch: its size; and int64[r], ascending: the rows of it that the devices of this process hold; each is
@@ -58,6 +64,8 @@ class Loader:
         TypeError: the sharding is no NamedSharding.
         ValueError: an argument outside its range; a batch size that the sharding does not divide, with the nearest that it does.
         FormatError, OSError: from the iteration, when a shard is damaged or cannot be read.
+        RuntimeError: from the iteration, on every process: the processes differ; it names the step, counted from the loader's making or its last
+            ``set_state``, the sample, the processes and what differs. The batch was not handed out.
     """
 
     def __init__(
@@ -70,23 +78,30 @@ class Loader:
         last: str = "drop",
         threads: int = 1,
         depth: int = 2,
+        check_every: int = 1000,
     ) -> None:
-        if type(depth) is not int or depth < 0:
-            raise ValueError(f"depth is {depth!r}, expected an integer from 0 on.")
-        self._shardings = {ndim: _with_axes(sharding, ndim) for ndim in (1, 2)}
+        for name, value in (("depth", depth), ("check_every", check_every)):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} is {value!r}, expected an integer from 0 on.")
+        self._shardings = {ndim: with_axes(sharding, ndim) for ndim in (1, 2)}
         self.plan = plan
         self.sharding = sharding
         self.depth = depth
+        several = len({device.process_index for device in sharding.mesh.devices.flat}) > 1
+        self.check_every = check_every if several else 0
+        self._options = f"{batch_size} {num_samples} {last}"
+
+        check_columns(self._shardings, {plan.row_length} | ({plan.seq_len} if last == "pad" else set()))
 
         def rows(size: int) -> npt.NDArray[np.int64]:
-            _check_divides(self._shardings, size, plan, last)
-            return _addressable_rows(self._shardings[1], size)
+            return addressable_rows(sharding, size)
 
         self._reader = nc.Loader(
             plan, batch_size=batch_size, rows=rows, num_samples=num_samples, last=last, threads=threads
         )
         self._ahead: deque[_Sent] = deque()
         self._sample = self._reader.sample  # the first of the next batch that is handed out
+        self._step = 0  # of the next batch that is handed out
 
     @property
     def batch_size(self) -> int:
@@ -106,8 +121,12 @@ class Loader:
         self._send_ahead()
         if not self._ahead:
             raise StopIteration
-        sent = self._ahead.popleft()
+        sent = self._ahead[0]
+        if sent.parts is not None:
+            self._compare(sent, sent.parts)
+        self._ahead.popleft()
         self._sample = sent.next_sample
+        self._step += 1
         return sent.arrays
 
     def __len__(self) -> int:
@@ -123,6 +142,7 @@ class Loader:
         self._reader.set_state(state)
         self._ahead.clear()
         self._sample = self._reader.sample
+        self._step = 0
 
     def close(self) -> None:
         """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
@@ -151,13 +171,27 @@ class Loader:
                     key: array if key in HOST_KEYS else self._global_array(array, size, rows)
                     for key, array in batch.items()
                 }
-                self._ahead.append(_Sent(arrays, size, rows, self._reader.sample))
+                parts = self._digests(batch, rows, size, self._step + len(self._ahead))
+                self._ahead.append(_Sent(arrays, size, rows, self._reader.sample, parts))
             except Exception:
                 # What was not sent was not read, and what was sent comes before the error.
                 self._reader.seek(self._ahead[-1].next_sample if self._ahead else self._sample)
                 if not self._ahead:
                     raise
                 return
+
+    def _digests(
+        self, batch: nc.Batch, rows: npt.NDArray[np.int64], size: int, step: int
+    ) -> npt.NDArray[np.uint64] | None:
+        if not self.check_every or step % self.check_every:
+            return None
+        return check.digests_of_parts(batch, rows, num_parts(self._shardings[1], 0, 1), size)
+
+    def _compare(self, sent: _Sent, parts: npt.NDArray[np.uint64]) -> None:
+        plan = f"{self.plan.fingerprint} {self.plan.skips.runs}"
+        mine = check.numbers(step=self._step, plan=plan, sample=self._sample, options=self._options, parts=parts)
+        assert isinstance(self.sharding.mesh, Mesh)  # not an AbstractMesh, whose devices nothing can hold
+        check.compare(*check.gather(mine, self.sharding.mesh), batch_size=sent.batch_size)
 
     def _global_array(self, held: npt.NDArray[Any], batch_size: int, rows: npt.NDArray[np.int64]) -> jax.Array:
         """Return the global array of which this process holds ``rows``, from their content; may alias it, so nobody writes to it any more."""
@@ -179,42 +213,4 @@ class _Sent(NamedTuple):
     batch_size: int
     rows: npt.NDArray[np.int64]
     next_sample: int  # the first of the batch behind it
-
-
-def _with_axes(sharding: NamedSharding, ndim: int) -> NamedSharding:
-    if not isinstance(sharding, NamedSharding):
-        raise TypeError(f"sharding is a {type(sharding).__name__}, expected a jax.sharding.NamedSharding.")
-    spec = PartitionSpec(*sharding.spec[:ndim])  # type: ignore[no-untyped-call]  # JAX leaves it untyped
-    return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
-
-
-def _addressable_rows(sharding: NamedSharding, batch_size: int) -> npt.NDArray[np.int64]:
-    """Return the rows that devices of this process hold, ascending, each once."""
-    indices = sharding.addressable_devices_indices_map((batch_size,)).values()
-    parts = {index[0].indices(batch_size)[:2] for index in indices if index is not None}
-    if not parts:
-        raise ValueError("sharding: its mesh has no device of this process; make the loader where there is one.")
-    return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in sorted(parts)])
-
-
-def _check_divides(shardings: Mapping[int, NamedSharding], batch_size: int, plan: nc.Plan, last: str) -> None:
-    parts = _num_parts(shardings[1], 0, 1)
-    if batch_size % parts:
-        lower = batch_size // parts * parts
-        near = f"{lower} or {lower + parts}" if lower > 0 else f"{parts}"
-        raise ValueError(
-            f"batch_size is {batch_size}, which the {parts} parts of the sharding's rows do not divide: the nearest that they do: {near}."
-        )
-    columns = _num_parts(shardings[2], 1, 2)
-    widths = {plan.row_length} | ({plan.seq_len} if last == "pad" else set())
-    if any(width % columns for width in widths):
-        raise ValueError(
-            f"sharding: it cuts rows of {' and '.join(map(str, sorted(widths)))} into {columns} parts, which do not divide them: "
-            "shard rows only and cut the sequence after unpack, or choose the plan's extra_tokens."
-        )
-
-
-def _num_parts(sharding: NamedSharding, axis: int, ndim: int) -> int:
-    """Return into how many parts a sharding cuts an axis; they divide the number of the mesh's devices."""
-    size = int(sharding.mesh.size)
-    return size // int(sharding.shard_shape((size,) * ndim)[axis])
+    parts: npt.NDArray[np.uint64] | None  # their digests, where they are to be compared

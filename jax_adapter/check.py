@@ -1,0 +1,133 @@
+"""Whether the processes of a mesh serve the same thing: 64-bit digests, gathered from all and compared on each.
+
+JAX accepts different data for one replicated row without a word, and trains on; a process with another plan or cursor is found by nobody else.
+What is compared: the numbers below, and a digest of each part of the rows (the rows that one device holds) among the processes that hold it.
+
+    step · plan · sample · pass (batch_size, num_samples, last) · part 0 · part 1 · …          uint64, 0: a part not held
+
+All processes see all numbers, so all raise the same error at the same step, and none waits for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+UInt64 = npt.NDArray[np.uint64]
+_HEAD = ("step", "plan", "sample", "pass")
+
+
+def digest(*pieces: bytes) -> int:
+    """Return 64 bits of BLAKE2b of the pieces one after another, never 0."""
+    state = hashlib.blake2b(digest_size=8)
+    for piece in pieces:
+        state.update(piece)
+    return int.from_bytes(state.digest(), "little") or 1
+
+
+def digests_of_parts(
+    batch: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], num_parts: int, size: int
+) -> UInt64:
+    """Return uint64[num_parts]: of each part of a global batch, of ``size`` rows, that is held here, a digest of its rows; 0 for the others.
+
+    Args:
+        batch: of numpy arrays, as the core's Loader returns it; every key is digested, with dtype and shape.
+        rows: int64[r], ascending: which rows of the global batch they are; whole parts.
+    """
+    found = np.zeros(num_parts, dtype=np.uint64)
+    per_part = size // num_parts
+    for at in range(0, len(rows), per_part):
+        pieces: list[bytes] = []
+        for key in sorted(batch):
+            part = np.ascontiguousarray(batch[key][at : at + per_part])
+            pieces += [f"{key} {part.dtype.str} {part.shape}\n".encode(), part.tobytes()]
+        found[int(rows[at]) // per_part] = digest(*pieces)
+    return found
+
+
+def numbers(*, step: int, plan: str, sample: int, options: str, parts: UInt64) -> UInt64:
+    """Return uint64[4 + num_parts]: what a process tells the others; ``plan`` and ``options`` are text, digested here."""
+    head = [step, digest(plan.encode()), sample, digest(options.encode())]
+    return np.concatenate([np.array(head, dtype=np.uint64), parts])
+
+
+def gather(mine: UInt64, mesh: Mesh) -> tuple[list[int], UInt64]:
+    """Return (processes of the mesh, ascending; uint64[len(processes), n]: of each its numbers); called by all of them, it waits for all.
+
+    A collective over one device of each process. The numbers travel as pairs of uint32, since JAX without x64 would cut uint64. With one process
+    nothing is sent.
+    """
+    processes, each, spread = _collective(mesh)
+    if len(processes) == 1:
+        return processes, mine[None]
+    words = mine.view(np.uint32)[None]
+    sent = jax.make_array_from_callback((len(processes), words.shape[1]), each, lambda _: words)
+    return processes, np.ascontiguousarray(np.asarray(spread(sent).addressable_shards[0].data)).view(np.uint64)
+
+
+@lru_cache(maxsize=16)
+def _collective(mesh: Mesh) -> tuple[list[int], NamedSharding, Callable[[jax.Array], jax.Array]]:
+    """Return (processes of the mesh, ascending; the sharding of one row on each; the jitted copy of all rows to each, compiled once a mesh)."""
+    by_process = {device.process_index: device for device in reversed(list(mesh.devices.flat))}
+    processes = sorted(by_process)
+    narrow = Mesh(np.array([by_process[process] for process in processes]), ("process",))
+    each = NamedSharding(narrow, PartitionSpec("process"))  # type: ignore[no-untyped-call]  # JAX leaves it untyped
+    everywhere = NamedSharding(narrow, PartitionSpec())  # type: ignore[no-untyped-call]  # as above
+    return processes, each, jax.jit(lambda rows: rows, out_shardings=everywhere)
+
+
+def compare(processes: Sequence[int], gathered: UInt64, *, batch_size: int) -> None:
+    """Raise RuntimeError, naming the step, the processes and what differs, unless all that the processes told agrees."""
+    for column, name in enumerate(_HEAD):
+        values = dict(zip(processes, gathered[:, column].tolist(), strict=True))
+        if len(set(values.values())) > 1:
+            raise RuntimeError(f"{_where(gathered)}: {_sentence(name, values)}")
+    num_parts = gathered.shape[1] - len(_HEAD)
+    per_part = batch_size // num_parts
+    for part in range(num_parts):
+        column = gathered[:, len(_HEAD) + part].tolist()
+        values = {process: value for process, value in zip(processes, column, strict=True) if value}
+        if len(set(values.values())) > 1:
+            rows = f"rows {part * per_part} … {(part + 1) * per_part - 1}"
+            raise RuntimeError(
+                f"{_where(gathered)}: {_others(values)} read other data for {rows} of the global batch than "
+                f"{_most(values)}: one of them reads a damaged or changed file; run millstream verify there."
+            )
+
+
+def _where(gathered: UInt64) -> str:
+    return f"step {int(gathered[0, 0])}, sample {int(gathered[0, 2])}: the processes differ"
+
+
+def _sentence(name: str, values: dict[int, int]) -> str:
+    others, most = _others(values), _most(values)
+    if name in ("step", "sample"):
+        told = ", ".join(f"{value} on process {process}" for process, value in list(values.items())[:8])
+        return f"{others} is at another {name} than {most} ({told}): restore the same state on all, and take a batch on each in turn."
+    if name == "plan":
+        return f"{others} serves another plan than {most}: compare plan.fingerprint and plan.skips."
+    return f"{others} was made with another batch_size, num_samples or last than {most}."
+
+
+def _most(values: dict[int, int]) -> str:
+    """Return the processes with the value that most have; of equally frequent ones, that of the first process."""
+    [(common, _)] = Counter(values.values()).most_common(1)
+    return _named([process for process, value in values.items() if value == common])
+
+
+def _others(values: dict[int, int]) -> str:
+    [(common, _)] = Counter(values.values()).most_common(1)
+    return _named([process for process, value in values.items() if value != common])
+
+
+def _named(processes: list[int]) -> str:
+    shown = ", ".join(map(str, processes[:8])) + (", …" if len(processes) > 8 else "")
+    return f"process {shown}"
