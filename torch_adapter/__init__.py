@@ -9,8 +9,24 @@ Order, reading and state are the core's; here are only the calls into torch. So 
 """
 
 from torch_adapter.attention import block_mask, cu_seqlens, document_mask_mod
+from torch_adapter.context import context_slice
 from torch_adapter.dataset import MapDataset
 from torch_adapter.loader import Loader
+from torch_adapter.losses import loss_by_source
 from torch_adapter.ranks import data_parallel_rank
+from torch_adapter.shapes import causal_lm, inputs_and_targets, megatron, torchtitan
 
-__all__ = ["Loader", "MapDataset", "block_mask", "cu_seqlens", "data_parallel_rank", "document_mask_mod"]
+__all__ = [
+    "Loader",
+    "MapDataset",
+    "block_mask",
+    "causal_lm",
+    "context_slice",
+    "cu_seqlens",
+    "data_parallel_rank",
+    "document_mask_mod",
+    "inputs_and_targets",
+    "loss_by_source",
+    "megatron",
+    "torchtitan",
+]

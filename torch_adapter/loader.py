@@ -14,7 +14,8 @@ import torch
 import neutral_core as nc
 from neutral_core.batch_sizes import BatchSize
 from torch_adapter.attention import count_documents
-from torch_adapter.ranks import data_parallel_rank
+from torch_adapter.context import reads_whole_rows
+from torch_adapter.ranks import Group, check_same, data_parallel_rank
 from torch_adapter.transfer import AcceleratorEngine, Arrived, Copied, Ring
 from torch_adapter.widen import Tensors, widen_batch, widen_tensors
 
@@ -30,7 +31,8 @@ class Loader:
         batch_size: of the *global* batch, in rows; divisible by the number of ranks. Or a schedule, as ``neutral_core.Loader`` has it.
         device: of the tensors; None: the accelerator if torch sees one, else the CPU.
         dtype: of token ids, segment_ids, positions and source: torch.int64 or torch.int32.
-        dp_rank, dp_world_size: this process' share; left out: torch.distributed's where it is initialised, else all of it.
+        dp_rank, dp_world_size: this process' share; left out: torch.distributed's where it is initialised, else all of it. From a device mesh:
+            ``data_parallel_rank(mesh=…, dims=…)``.
         num_samples, last, threads: as in ``neutral_core.Loader``.
         cu_seqlens: add the keys ``cu_seqlens``, int32[documents + 1], and ``max_seqlen``, a Python int, of this rank's rows, as
             ``torch_adapter.cu_seqlens`` returns them, counted on the host before the batch is sent; the plan has documents=True.
@@ -83,6 +85,11 @@ class Loader:
             last=last,
             threads=threads,
         )
+        self._told = {
+            "batch_size": _plain(batch_size),
+            "num_samples": num_samples,
+            "last": last,
+        }  # what ranks must agree on
         self._send, self._depth = _sender(self.device, dtype)
         self._ahead: deque[tuple[Tensors, Copied, tuple[int, int] | None, int]] = deque()  # the last: the next sample
         self._sample = self._reader.sample  # the first of the next batch that is handed out
@@ -116,6 +123,28 @@ class Loader:
         self._reader.set_state(state)
         self._ahead.clear()
         self._sample = self._reader.sample
+
+    def check_ranks(self, group: Group = None) -> None:
+        """Raise StateError on every rank, naming the rank and what differs, unless all have the same plan, data, place and batch sizes.
+
+        Args:
+            group: of torch.distributed; None: all ranks. All of its ranks call this, between two batches: once before the first one, and whenever
+                asked. Without torch.distributed there is nothing to compare.
+
+        One gathering of 64 bits a rank; making a loader and iterating over it never communicate. Also seen: a dp_rank that nobody reads, or that
+        more ranks read than the others.
+        """
+        plan, reader = self.plan, self._reader
+        what = {
+            **plan.parts(len(plan.phases) - 1),
+            "documents": plan.documents,
+            "extra_tokens": plan.extra_tokens,
+            "skip": [list(run) for run in plan.skips.runs],
+            "next sample": self._sample,
+            "dp_world_size": reader.dp_world_size,
+            **self._told,
+        }
+        check_same(what, reader.dp_rank, group)
 
     def close(self) -> None:
         """Stop the threads; what was sent ahead is dropped. Done by ``with``."""
@@ -169,10 +198,19 @@ class Loader:
 def _check_documents(plan: nc.Plan, cu_seqlens: bool, max_documents: int | None) -> None:
     if cu_seqlens and not plan.documents:
         raise ValueError("cu_seqlens=True, but the plan does not know its documents: make it with documents=True.")
+    if cu_seqlens and not reads_whole_rows(plan):
+        raise ValueError(
+            "cu_seqlens=True, but the plan reads a slice of each row: where documents begin is told of whole rows."
+        )
     if max_documents is not None and not cu_seqlens:
         raise ValueError(f"max_documents is {max_documents}, which is for cu_seqlens=True only.")
     if max_documents is not None and (type(max_documents) is not int or max_documents < 1):
         raise ValueError(f"max_documents is {max_documents!r}, expected None or an integer from 1 on.")
+
+
+def _plain(batch_size: BatchSize) -> Any:
+    """Return a size or a schedule as plain integers."""
+    return np.asarray(batch_size).tolist()
 
 
 def _device(device: torch.device | str | None) -> torch.device:
