@@ -3,17 +3,20 @@
     python benchmarks/read.py [--tokens N] [--rounds N] [--peers]
 
 Floor: one np.take of random rows of a [n, 2049] uint16 map into a kept buffer, and one cast to a kept int32 buffer, in batches of 8. The other rows
-are the same batches through Loader, cast by the caller into the same int32 buffer. All in one process, one after another, round by round: figures
-are medians of rounds, ratios are taken within a round (shared machines drift). --peers adds the readers of benchmarks/peers.py.
+are the same batches through Loader, cast by the caller into the same int32 buffer. One after another, round by round: figures are medians of rounds,
+ratios are taken within a round (shared machines drift). --peers adds the readers of benchmarks/peers.py, each in a process of its own, which waits
+while others are timed: their threads would slow everything else down.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -78,20 +81,43 @@ def _cases(folder: Path, num_tokens: int) -> list[tuple[str, Callable[[int], Non
 
 
 def _peers(folder: Path) -> list[tuple[str, Callable[[int], None]]]:
-    corpus = nc.open_corpus(folder / "one")
-    tokens = corpus.tokens(0, corpus.num_tokens)
     cases = []
-    for number, (name, make) in enumerate(PEERS.items()):
-        place = folder / f"peer-{number}"
-        place.mkdir()
-        batches = make(place, tokens, PER_DOCUMENT, SEQ_LEN, BATCH)
-        try:
-            next(batches)
-        except ImportError as error:
-            print(f"left out: {name} ({error})")
+    for number, name in enumerate(PEERS):
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        context.Process(target=_be_peer, args=(theirs, folder, number), daemon=True).start()
+        ready = ours.recv()
+        if ready is not None:
+            print(f"left out: {name} ({ready})")
             continue
-        cases.append((name, _drain(batches)))
+        cases.append((name, _asked(ours)))
     return cases
+
+
+def _asked(connection: Connection) -> Callable[[int], None]:
+    def serve(count: int) -> None:
+        connection.send(count)
+        connection.recv()
+
+    return serve
+
+
+def _be_peer(connection: Connection, folder: Path, number: int) -> None:
+    """Be a process of a peer's own: its threads and memory slow nobody else down."""
+    corpus = nc.open_corpus(folder / "one")
+    place = folder / f"peer-{number}"
+    place.mkdir()
+    try:
+        batches = list(PEERS.values())[number](place, corpus.tokens(0, corpus.num_tokens), PER_DOCUMENT, SEQ_LEN, BATCH)
+        _drain(batches)
+    except ImportError as error:
+        connection.send(str(error))
+        return
+    connection.send(None)
+    while True:
+        for _ in range(connection.recv()):
+            next(batches)
+        connection.send(None)
 
 
 def _drain(batches: Iterator[object]) -> Callable[[int], None]:

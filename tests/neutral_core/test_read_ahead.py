@@ -34,6 +34,26 @@ def test_a_chunk_is_cold_beyond_nine_microseconds_a_row_and_three_seconds_a_giga
     assert pace.cold
 
 
+def test_after_a_slow_chunk_64_are_asked_for_and_each_slow_probe_doubles_that() -> None:
+    pace = Pace(4098)
+    pace.took(0, 256)
+    assert not pace.cold
+    for expected in (128, 256, 512, 1024, 2048, 4096, 4096):
+        pace.took(1, 256)  # the probe
+        asked = 0
+        while pace.cold:
+            pace.took(0, 256)
+            asked += 1
+        assert asked == expected
+    first = Pace(4098)
+    first.took(1, 256)  # asked for, and slow all the same
+    asked = 0
+    while first.cold:
+        first.took(0, 256)
+        asked += 1
+    assert asked == 64
+
+
 class Slow(Pace):
     """Storage that stays cold."""
 
