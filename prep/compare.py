@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from prep.foreign.columns import Documents
 
 _CHUNK_TOKENS = 1 << 19
+_RELEASED_TOKENS = 1 << 24  # compared between two releases of pages
 _CHUNK_DOCUMENTS = 1 << 16
 _AGAIN = "the disk or the memory is failing, or the source was changed meanwhile: convert it again with --restart."
 
@@ -56,6 +57,9 @@ def compare(source: nc.Corpus, copy: nc.Corpus, name: str, first: int = 0, last:
                 )
     for start in range(0, end - begin, _CHUNK_TOKENS):
         stop = min(start + _CHUNK_TOKENS, end - begin)
+        if start % _RELEASED_TOKENS == 0:
+            source.release()
+            copy.release()
         if not np.array_equal(source.tokens(begin + start, begin + stop), copy.tokens(start, stop)):
             raise nc.FormatError(
                 f"{name}: tokens {begin + start:,} … {begin + stop:,} differ from the source: {_AGAIN}"

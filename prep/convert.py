@@ -35,6 +35,7 @@ from prep.report import why_dtype
 from prep.tokenizers import DEFINITION, Settings, Tokenizer, open_tokenizer
 
 _CHUNK_TOKENS = 1 << 19
+_RELEASED_TOKENS = 1 << 24  # written between two releases of the source's pages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,6 +256,7 @@ def _write(job: _Job) -> tuple[int, int, int]:
         for start in range(0, shard.num_tokens, _CHUNK_TOKENS):
             largest = max(largest, int(shard.tokens(start, min(start + _CHUNK_TOKENS, shard.num_tokens)).max()))
         return shard.num_tokens, shard.num_documents, largest
+    released = 0
     with ShardWriter(job.path, job.schema) as writer:
         for first, offsets in runs_of(source, job.first, job.last):
             tokens = source.tokens(int(offsets[0]), int(offsets[-1]))
@@ -268,6 +270,10 @@ def _write(job: _Job) -> tuple[int, int, int]:
                 np.diff(offsets),
                 {name: value.items if value.counts is None else value for name, value in fields.items()},
             )
+            del tokens, fields
+            if writer.num_tokens // _RELEASED_TOKENS != released:
+                released = writer.num_tokens // _RELEASED_TOKENS
+                source.release()
     return writer.num_tokens, writer.num_documents, largest
 
 

@@ -210,6 +210,11 @@ class Corpus:
         for shard in self.shards:
             shard.verify()
 
+    def release(self) -> None:
+        """Let touched pages of all maps go; what is read again comes from the system's cache. For passes over everything."""
+        for shard in self.shards:
+            shard.release()
+
     def _locate(self, index: int) -> tuple[int, int]:
         if not -self.num_documents <= index < self.num_documents:
             raise IndexError(f"document {index:,} is outside of the corpus' {self.num_documents:,} documents.")

@@ -90,6 +90,12 @@ class FileBytes:
             for page, length in zip(pages.tolist(), (lengths + starts - pages).tolist(), strict=True):
                 mapped.madvise(mmap.MADV_WILLNEED, page, length)
 
+    def release(self) -> None:
+        """Let the pages of the map go that were touched: they stay in the system's cache, and count no longer as this process' memory."""
+        mapped = self._mmap
+        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
     def let_go(self) -> None:
         """Drop map and descriptor; arrays that were handed out, and reads in progress, keep them as long as they live."""
         self.tokens = None

@@ -47,6 +47,9 @@ class MemoryShard:
     def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """See ShardLike; they are there already."""
 
+    def release(self) -> None:
+        """See ShardLike; there are no maps."""
+
     def offsets(self) -> Offsets:
         """See ShardLike."""
         return ArrayOffsets(self.starts)

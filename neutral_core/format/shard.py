@@ -26,6 +26,7 @@ from neutral_core.format.offsets import ArrayOffsets, Offsets
 from neutral_core.format.shard_like import FieldItems, TokenMemory, Tokens, rows_of
 
 CHECKS = ("headers", "blocks")
+_RELEASED = 32  # blocks of 1 MiB, or of as many tokens, that verify reads between two releases of pages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +130,11 @@ class Shard:
         size = array.dtype.itemsize
         self._file.advise(self._start + array.start + starts * size, lengths * size)
 
+    def release(self) -> None:
+        """See ShardLike."""
+        if self._header is not None:
+            self._file.release()
+
     def offsets(self) -> Offsets:
         """See ShardLike; under ``access="read"`` the array is read whole: 8 bytes a document."""
         self.open()
@@ -156,11 +162,15 @@ class Shard:
         content = self.open()
         for block in range(len(self._checksums) - 1):
             self._check_block(block)
+            if block % _RELEASED == 0:
+                self.release()
         for name, array in self._arrays.items():
             if counted_by(name) is not None:
                 check_offsets(self.items(name, 0, array.shape[0]), f"{self.path}: {name}")
         self._check_paddings()
-        for start, stop in blocks(self.num_tokens):
+        for number, (start, stop) in enumerate(blocks(self.num_tokens)):
+            if number % _RELEASED == 0:
+                self.release()
             largest = int(self.items("tokens", start, stop).max())
             if largest >= content.vocab_size:
                 raise FormatError(

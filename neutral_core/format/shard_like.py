@@ -57,6 +57,10 @@ class ShardLike(Protocol):
         """Ask the system to bring stretches of tokens into memory; returns at once."""
         ...
 
+    def release(self) -> None:
+        """Let touched pages of maps go: for passes over everything, which would seem to hold all of it."""
+        ...
+
     def offsets(self) -> Offsets:
         """Return where the documents begin."""
         ...

@@ -141,6 +141,10 @@ class FlatShard:
         size = self._stored.dtype.itemsize
         self._file.advise(self._start + starts * size, lengths * size)
 
+    def release(self) -> None:
+        """See ShardLike."""
+        self._file.release()
+
     def offsets(self) -> Offsets:
         """See ShardLike."""
         return self._offsets
@@ -157,6 +161,8 @@ class FlatShard:
         """See ShardLike: reads every id and every field; these files carry no checksums."""
         for start in range(0, self.num_tokens, 1 << 20):
             self.read(start, min(start + (1 << 20), self.num_tokens))
+            if start % (1 << 25) == 0:
+                self.release()
         for read in self._fields.values():
             for first in range(0, self.num_documents, _VERIFIED_DOCUMENTS):
                 read(first, min(first + _VERIFIED_DOCUMENTS, self.num_documents))

@@ -43,6 +43,10 @@ class _Stream:
     def advise(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """See ShardLike."""
 
+    def release(self) -> None:
+        """See ShardLike."""
+        self.corpus.release()
+
     def offsets(self) -> Offsets:
         """See ShardLike."""
         return self._offsets

@@ -319,3 +319,22 @@ def test_more_shards_than_descriptors_serve_all_documents(shards: int, limit: in
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, f"served {shards}\n", "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc to see what is resident")
+def test_released_pages_no_longer_count_and_are_read_again(tmp_path: Path) -> None:
+    tokens = np.arange(20_000_000, dtype=np.uint32) % 60_000
+    with CorpusWriter(tmp_path / "c", vocab_size=60_000) as writer:
+        writer.add(tokens)
+    corpus = open_corpus(tmp_path / "c")
+    corpus.release()  # nothing is open yet
+
+    def resident() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("RssFile")).split()[1])
+
+    assert np.array_equal(corpus.tokens(0, 20_000_000), tokens)
+    touched = resident()
+    corpus.release()
+    assert touched - resident() > 35_000  # of 40 MB, in kB
+    assert np.array_equal(corpus.tokens(0, 20_000_000), tokens)
