@@ -28,7 +28,7 @@ class MapDataset(Dataset[dict[str, torch.Tensor]]):
     An item is one row: a dict of tensors with the keys of ``Plan.read``, ids int64, or those of ``shape``. ``__getitems__`` reads all rows of a batch in one
     call, which DataLoader uses. Pickles without data or maps, so it works with 0 or more workers, forked or spawned.
 
-    A worker costs about a millisecond a message, whatever is in it, which is more than reading a hundred rows: ``torch_adapter.Loader`` needs no
+    A worker costs one to two milliseconds a message, whatever is in it, which is more than reading a hundred rows: ``torch_adapter.Loader`` needs no
     workers and is faster than any number of them.
 
     Raises:
