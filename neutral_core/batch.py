@@ -97,8 +97,8 @@ def read_documents(
     places = np.sort(np.concatenate(begins), kind="stable")
     places = places[np.diff(places, prepend=-1) > 0]  # documents without tokens begin where the next one does
     lengths = np.diff(places, append=num_rows * length)
-    row = places // length
-    number = np.arange(1, len(places) + 1) - np.searchsorted(row, row)
+    firsts = np.flatnonzero(places % length == 0)  # each row begins with a document
+    number = np.arange(1, len(places) + 1) - np.repeat(firsts, np.diff(firsts, append=len(places)))
     segment_ids = np.repeat(number.astype(np.int32), lengths)
     width = np.dtype(np.int32 if num_rows * length < 2**31 else np.int64)
     positions = np.repeat(places.astype(width), lengths)

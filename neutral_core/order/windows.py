@@ -199,6 +199,8 @@ def by_segment(segments: Int64) -> list[Int64]:
     """Return the indices of equal entries together."""
     if not len(segments):
         return []
+    if (segments == segments[0]).all():
+        return [np.arange(len(segments), dtype=np.int64)]
     order = np.argsort(segments, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(segments[order])) + 1)
 
