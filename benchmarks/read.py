@@ -74,7 +74,7 @@ def _cases(folder: Path, num_tokens: int) -> list[tuple[str, Callable[[int], Non
         ("1 shard, shuffle=blocks", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1, shuffle="blocks")),
         ("1 shard, document_shuffle", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1, document_shuffle=True)),
     ):
-        for threads in (0, 1):
+        for threads in (0, 1, 2) if plan.documents else (0, 1):
             loader = nc.Loader(plan, batch_size=BATCH, threads=threads)
             cases.append((f"Loader, {name}, threads={threads}", _through(loader)))
     return cases
