@@ -73,6 +73,7 @@ def _cases(folder: Path, num_tokens: int) -> list[tuple[str, Callable[[int], Non
         ("1 shard, segment_ids and positions", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1, documents=True)),
         ("1 shard, shuffle=blocks", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1, shuffle="blocks")),
         ("1 shard, document_shuffle", nc.Plan(nc.Source(one), seq_len=SEQ_LEN, seed=1, document_shuffle=True)),
+        ("2,000 shards, document_shuffle", nc.Plan(nc.Source(many), seq_len=SEQ_LEN, seed=1, document_shuffle=True)),
     ):
         for threads in (0, 1, 2) if plan.documents else (0, 1):
             loader = nc.Loader(plan, batch_size=BATCH, threads=threads)

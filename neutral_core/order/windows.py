@@ -151,25 +151,25 @@ class Stretches:
             local = (place[whole] - self._document_begins[number] + self._document_starts[number])[:, None] + last
             found = self.shards[number].offsets().at(local)
             out[whole] = found - self._starts[number] + self._begins[number] - self.base[sources[whole]][:, None]
-        for row in np.flatnonzero(~inside).tolist():  # a run that crosses shards
-            source, at = int(sources[row]), int(place[row])
-            out[row] = self._across(source, at - int(self._document_base[source]), int(count[row]), width)
+        across = np.flatnonzero(~inside)  # runs that cross shards: each document looked up by itself
+        if len(across):
+            numbers = first[across, None] + np.minimum(np.arange(width + 1), count[across][:, None])
+            owners = np.repeat(np.asarray(sources)[across], width + 1)
+            out[across] = self._starts_of(owners, numbers.ravel()).reshape(numbers.shape)
         return out
 
-    def _across(self, source: int, first: int, count: int, width: int) -> Int64:
-        """Return a row of ``document_starts``, document by document."""
-        total = int(self.num_tokens[source])
-        starts = []
-        for document in range(first, first + count + 1):
-            if document == self.num_documents[source]:
-                starts.append(total)
-                continue
-            place = int(self._document_base[source]) + document
-            segment = int(np.searchsorted(self._document_begins, place, side="right")) - 1
-            local = place - self._document_begins[segment] + self._document_starts[segment]
-            token = int(self.shards[segment].offsets().at(np.array([local]))[0])
-            starts.append(token - int(self._starts[segment]) + int(self._begins[segment] - self.base[source]))
-        return np.array(starts + [starts[-1]] * (width - count), dtype=np.int64)
+    def _starts_of(self, sources: Int64, documents: Int64) -> Int64:
+        """Return where documents begin, in tokens of their source; for its number of documents, where it ends."""
+        out = self.num_tokens[sources]
+        inner = np.flatnonzero(documents < self.num_documents[sources])
+        place = self._document_base[sources[inner]] + documents[inner]
+        segment = np.searchsorted(self._document_begins, place, side="right") - 1
+        for mine in by_segment(segment):
+            number = int(segment[mine[0]])
+            local = place[mine] - self._document_begins[number] + self._document_starts[number]
+            found = self.shards[number].offsets().at(local) - self._starts[number] + self._begins[number]
+            out[inner[mine]] = found - self.base[sources[inner[mine]]]
+        return out
 
     def advise(self, pieces: Pieces) -> None:
         """Ask the system to bring what the pieces hold into memory; returns at once."""
