@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from neutral_core.batch import Batch, pad
 from neutral_core.batch_sizes import BatchSizes
+from neutral_core.cursor import MAX_SAMPLE
 from neutral_core.order.plan import Located, Plan
 from neutral_core.read_ahead import Pace
 
@@ -53,12 +54,9 @@ class Batches:
     ) -> None:
         if type(batch_size) is not int:
             raise ValueError(f"batch_size is {batch_size!r}, expected one integer: a schedule would move the batches.")
-        if type(num_samples) is not int or not 0 <= num_samples <= 2**62:
+        if type(num_samples) is not int or not 0 <= num_samples <= MAX_SAMPLE:
             raise ValueError(f"num_samples is {num_samples!r}, expected an integer from 0 to 2^62.")
-        if type(dp_rank) is not int or not 0 <= dp_rank < dp_world_size:
-            raise ValueError(
-                f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}."
-            )
+        check_rank(dp_rank, dp_world_size)
         BatchSizes(batch_size, dp_world_size, plan.skips.place_of)
         plan.check_end(num_samples)
         self.plan = plan
@@ -170,6 +168,16 @@ class Block:
         last = (self._plan.skips.num_places if self._stop is None else self._stop) - 1
         samples = self._plan.skips.samples_at(np.minimum(places, last))
         return samples, real, self._plan.locate(samples)
+
+
+def check_rank(dp_rank: int, dp_world_size: int) -> None:
+    """Raise ValueError unless 0 ≤ dp_rank < dp_world_size."""
+    if type(dp_world_size) is not int or dp_world_size < 1:
+        raise ValueError(f"dp_world_size is {dp_world_size!r}, expected an integer from 1 on.")
+    if type(dp_rank) is not int or not 0 <= dp_rank < dp_world_size:
+        raise ValueError(
+            f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}."
+        )
 
 
 def share_of(

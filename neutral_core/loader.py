@@ -21,7 +21,7 @@ import numpy.typing as npt
 from neutral_core import cursor
 from neutral_core.batch import Batch
 from neutral_core.batch_sizes import BatchSize, BatchSizes
-from neutral_core.batches import CHUNK_ROWS, Block, batches_per_block, share_of
+from neutral_core.batches import CHUNK_ROWS, Block, batches_per_block, check_rank, share_of
 from neutral_core.order.plan import Plan
 from neutral_core.read_ahead import Pace
 
@@ -229,13 +229,9 @@ class Loader:
 
 
 def _check(dp_rank: int, dp_world_size: int, num_samples: int | None, last: str, threads: int) -> None:
-    for name, value, least in (("dp_world_size", dp_world_size, 1), ("threads", threads, 0)):
-        if type(value) is not int or value < least:
-            raise ValueError(f"{name} is {value!r}, expected an integer from {least} on.")
-    if type(dp_rank) is not int or not 0 <= dp_rank < dp_world_size:
-        raise ValueError(
-            f"dp_rank is {dp_rank!r}, expected an integer from 0 to dp_world_size - 1 = {dp_world_size - 1}."
-        )
+    check_rank(dp_rank, dp_world_size)
+    if type(threads) is not int or threads < 0:
+        raise ValueError(f"threads is {threads!r}, expected an integer from 0 on.")
     if num_samples is not None and (type(num_samples) is not int or not 0 <= num_samples <= cursor.MAX_SAMPLE):
         raise ValueError(f"num_samples is {num_samples!r}, expected None or an integer from 0 to 2^62.")
     if last not in _LAST:

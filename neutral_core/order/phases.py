@@ -81,6 +81,13 @@ class Phases:
             raise OverflowError(f"source {source}: a draw lies beyond the last sample, 2^62 - 1.")
         return samples
 
+    def sample_of(self, source: int, draw: int) -> int | None:
+        """Return the sample that is one draw of a source; None where that never comes."""
+        try:
+            return int(self.join(source, np.array([draw], dtype=np.int64))[0])
+        except (ValueError, OverflowError):
+            return None
+
     def counts(self, sample: int) -> Int64:
         """Return how often each source is served before ``sample``: int64[num_sources]."""
         phase = int(self.at(sample))

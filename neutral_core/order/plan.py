@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,10 @@ import numpy.typing as npt
 
 from neutral_core import cursor
 from neutral_core.batch import Batch, read_documents, read_tokens
-from neutral_core.errors import ExhaustedError, StateError
+from neutral_core.errors import StateError
 from neutral_core.format import canonical
 from neutral_core.order.document_runs import DocumentRuns
-from neutral_core.order.mixture import exact_weight
+from neutral_core.order.limits import Limits
 from neutral_core.order.permutation import draw, source_key
 from neutral_core.order.phases import Phase, Phases, phase_weights, resolved_weights
 from neutral_core.order.shuffle import (
@@ -142,7 +141,7 @@ class Plan:
         )
         self.skips = Skips(skip)
         self._phases = Phases([0, *starts], [first, *weights])
-        self._most = np.array([self._limit(source) for source in range(len(self.sources))], dtype=np.int64)
+        self._limits = Limits(self.sources, self.names, self.num_windows, self._phases, self.skips)
         self._keys = np.array([source_key(self.seed, name) for name in self.names], dtype=np.uint64)
         self._shuffle = self._make_shuffle()
         self._stretches = Stretches(self.sources)
@@ -161,9 +160,7 @@ class Plan:
         """
         k = _check_samples(samples)
         source, j = self._phases.split(k)
-        beyond = j >= self._most[source]
-        if beyond.any():
-            self._refuse(int(source[beyond][0]), int(k[beyond][0]))
+        self._limits.check(source, j, k)
         epoch, position = np.divmod(j, self.num_windows[source])
         keys = draw(self._keys[source], epoch)
         window = self._shuffle.window(source, keys, position)
@@ -191,9 +188,7 @@ class Plan:
         same = np.full(epoch.shape, source, dtype=np.int64)
         position = self._shuffle.position(same, draw(self._keys[same], epoch), window)
         samples = self._phases.join(source, epoch * n + position)
-        beyond = epoch * n + position >= self._most[source]
-        if beyond.any():
-            self._refuse(source, int(samples[beyond][0]))
+        self._limits.check(same, epoch * n + position, samples)
         return samples
 
     def counts(self, sample: int) -> Int64:
@@ -214,7 +209,7 @@ class Plan:
             raise IndexError(
                 f"document {document:,} is no document of source {self.names[source]!r}, which has {first:,} … {last - 1:,}."
             )
-        served = min(int(self.counts(stop)[source]), int(self._most[source]))
+        served = min(int(self.counts(stop)[source]), int(self._limits.most[source]))
         low, high = self.sources[source].corpus.document_offsets(document, document + 1).tolist()
         if not served or low == high:
             return np.empty(0, dtype=np.int64)
@@ -236,45 +231,20 @@ class Plan:
 
     def sample_of_draw(self, source: int, draw_number: int) -> int | None:
         """Return the sample at which a source (index) is served for the draw_number-th time, from 0; None where that never comes."""
-        try:
-            return int(self._phases.join(self._check_source(source), np.array([draw_number], dtype=np.int64))[0])
-        except (ValueError, OverflowError):
-            return None
+        return self._phases.sample_of(self._check_source(source), draw_number)
 
     def most_draws(self, source: int) -> int | None:
         """Return how many samples of a source (index) its max_epochs allows; None where it has none."""
-        return None if self.sources[self._check_source(source)].max_epochs is None else int(self._most[source])
+        return None if self.sources[self._check_source(source)].max_epochs is None else int(self._limits.most[source])
 
-    @functools.cached_property
+    @property
     def end(self) -> int:
         """The first sample, skipped ones apart, that may not be served, for a source's max_epochs; 2^62 where there is none."""
-        return min(self._ends())[0]
+        return self._limits.first[0]
 
     def check_end(self, num_samples: int) -> None:
         """Raise ExhaustedError if the first ``num_samples`` samples serve a source more often than its max_epochs."""
-        if num_samples > self.end and self.end < cursor.MAX_SAMPLE:
-            sample, source = min(self._ends())
-            self._refuse(source, sample)
-
-    def _refuse(self, source: int, sample: int) -> None:
-        raise ExhaustedError(
-            f"source {self.names[source] or 'the source'!r}: sample {sample:,} would serve it beyond its max_epochs="
-            f"{self.sources[source].max_epochs} ({int(self._most[source]):,} samples): end the pass there (num_samples={sample}), begin a phase without "
-            "it, or raise max_epochs."
-        )
-
-    def _ends(self) -> list[tuple[int, int]]:
-        """Return (first sample beyond that is not skipped, source) of each source that max_epochs ends, and (2^62, −1)."""
-        found = [(cursor.MAX_SAMPLE, -1)]
-        for source, each in enumerate(self.sources):
-            sample = None if each.max_epochs is None else self.sample_of_draw(source, int(self._most[source]))
-            while sample is not None and (after := self.skips.after(sample)) > sample:
-                sample = None
-                if after < cursor.MAX_SAMPLE:
-                    sample = self.sample_of_draw(source, int(self.counts(after)[source]))
-            if sample is not None:
-                found.append((sample, source))
-        return found
+        self._limits.check_pass(num_samples)
 
     def read(self, samples: npt.ArrayLike) -> Batch:
         """Return the rows of samples, in the order asked: a dict of fresh arrays.
@@ -299,10 +269,9 @@ class Plan:
         columns has n − 1 targets (of those that seq_len counts), which is how many columns a ``loss_mask`` has.
         """
         chosen = tuple((_check_int("columns", a, 0, 2**41), _check_int("columns", b, 0, 2**41)) for a, b in columns)
-        whole = self.seq_len + 1 + self.extra_tokens
-        if not chosen or any(not start < stop <= whole for start, stop in chosen):
+        if not chosen or any(not start < stop <= self._whole_row for start, stop in chosen):
             raise ValueError(
-                f"columns are {chosen}, expected pairs with 0 ≤ start < stop ≤ {whole}, the tokens of a row."
+                f"columns are {chosen}, expected pairs with 0 ≤ start < stop ≤ {self._whole_row}, the tokens of a row."
             )
         narrowed = object.__new__(Plan)
         narrowed.__dict__.update(self.__dict__)
@@ -348,7 +317,7 @@ class Plan:
 
     def _documents(self, located: Located, pieces: Pieces) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return segment_ids and positions: counted over whole rows, from offsets alone, whatever columns are read."""
-        whole = self.seq_len + 1 + self.extra_tokens
+        whole = self._whole_row
         if self.columns == ((0, whole),):
             return read_documents(self._stretches, pieces, len(located.start), whole)
         ids, positions = read_documents(self._stretches, self._pieces(located, 0, whole), len(located.start), whole)
@@ -408,13 +377,6 @@ class Plan:
         if not 0 <= source < len(self.sources):
             raise IndexError(f"source {source} is outside of the plan's {len(self.sources):,}.")
         return source
-
-    def _limit(self, source: int) -> int:
-        """Return how many samples of a source may be served, 2^62 where it has no max_epochs."""
-        most = self.sources[source].max_epochs
-        if most is None:
-            return cursor.MAX_SAMPLE
-        return min(int(exact_weight(most) * int(self.num_windows[source])), cursor.MAX_SAMPLE)
 
     def _make_shuffle(self) -> Shuffle:
         if self.shuffle == "blocks":
