@@ -49,6 +49,36 @@ def checked_contents(path: Path, **how: Any) -> dict[str, Any] | None:
     return found
 
 
+def stream_of(path: Path, **how: Any) -> list[int] | None:
+    """``checked_contents`` as one list of ids, document by document, whatever file of a set a refusal names."""
+    took = MAX_SECONDS
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            begin = time.perf_counter()
+            found = _stream(path, **how)
+            took = time.perf_counter() - begin
+            if took < MAX_SECONDS:
+                break
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert took < MAX_SECONDS
+    assert peak < MAX_BYTES
+    return found
+
+
+def _stream(path: Path, **how: Any) -> list[int] | None:
+    try:
+        corpus = nc.open_corpus(path, **how)
+        corpus.verify()
+        found = [token for number in range(corpus.num_documents) for token in corpus.document(number).tolist()]
+        assert found == corpus.tokens(0, corpus.num_tokens).tolist()
+    except (nc.FormatError, FileNotFoundError, ValueError):
+        return None
+    return found
+
+
 def replaced(data: bytes, at: int, size: int, value: int, order: Any = "little") -> bytes:
     """``data`` with the integer of ``size`` bytes at ``at`` replaced by ``value``, modulo its range."""
     return data[:at] + (value % 256**size).to_bytes(size, order) + data[at + size :]

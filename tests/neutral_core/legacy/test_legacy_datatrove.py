@@ -2,14 +2,13 @@
 
 import pickle
 import struct
-import time
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damaged import stream_of
 
 import neutral_core as nc
 from prep.convert import Options, convert
@@ -25,7 +24,6 @@ LOSS = bytes.fromhex("010001 01 000001")
 METADATA = b"gpt2|2\n7\n7 T"
 LONG_METADATA = b"meta-llama/Meta-Llama-3-8B|4\n7\n7 T"
 
-REFUSED = (nc.FormatError, FileNotFoundError, ValueError)
 VALUES = [0, 1, -1, 2**31, 2**63 - 1]
 
 
@@ -322,29 +320,6 @@ def test_a_folder_without_any_is_not_found(tmp_path: Path) -> None:
 
 
 # Damage
-
-
-def stream_of(path: Path, **arguments: Any) -> list[int] | None:
-    """All that a set yields, document by document; None where it is refused, soon and without much memory."""
-    fastest = 1.0
-    tracemalloc.start()
-    for _ in range(2):
-        start = time.perf_counter()
-        try:
-            corpus = nc.open_corpus(path, **arguments)
-            corpus.verify()
-            found = [token for document in documents_of(corpus) for token in document]
-            assert found == corpus.tokens(0, corpus.num_tokens).tolist()
-        except REFUSED:
-            found = None
-        fastest = min(fastest, time.perf_counter() - start)
-        if fastest < 0.1:
-            break
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert fastest < 0.1
-    assert peak < 50_000_000
-    return found
 
 
 @pytest.mark.parametrize("suffix", ["", ".index", ".loss"])

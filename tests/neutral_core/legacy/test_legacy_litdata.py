@@ -3,14 +3,13 @@
 import json
 import pickle
 import struct
-import time
-import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damaged import stream_of
 
 import neutral_core as nc
 from prep.convert import Options, convert
@@ -43,7 +42,6 @@ CODES = [
     ("no_header_tensor:20", "<u2"),
     *((f"no_header_numpy:{code}", d) for code, d in enumerate(["i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8"])),
 ]
-REFUSED = (nc.FormatError, FileNotFoundError, ValueError)
 VALUES = [0, 1, -1, 2**31, 2**63 - 1]
 
 
@@ -337,29 +335,6 @@ def test_arguments_that_the_files_contradict_are_refused(
 
 
 # Damage
-
-
-def stream_of(path: Path) -> list[int] | None:
-    """All that a set yields, document by document; None where it is refused, soon and without much memory."""
-    fastest = 1.0
-    tracemalloc.start()
-    for _ in range(2):
-        start = time.perf_counter()
-        try:
-            corpus = nc.open_corpus(path)
-            corpus.verify()
-            found = [token for document in documents_of(corpus) for token in document]
-            assert found == corpus.tokens(0, corpus.num_tokens).tolist()
-        except REFUSED:
-            found = None
-        fastest = min(fastest, time.perf_counter() - start)
-        if fastest < 0.1:
-            break
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert fastest < 0.1
-    assert peak < 50_000_000
-    return found
 
 
 @pytest.mark.parametrize("name", ["chunk-0-0.bin", "index.json"])

@@ -3,13 +3,12 @@
 import gzip
 import os
 import pickle
-import time
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from damaged import stream_of
 
 import neutral_core as nc
 from prep.convert import Options, convert
@@ -25,7 +24,6 @@ DOLMA = b'0,3,doc-0,s3://bucket/a.jsonl.gz,1\r\n3,4,"doc ""1"",\r\n5,6",s3://buc
 QUOTED = b'"0","3"\r\n"3","4"\r\r\n"4","7"'
 WIDTHS = {"u1": 1, "<u2": 2, "<u4": 4, "<u8": 8}
 
-REFUSED = (nc.FormatError, FileNotFoundError, ValueError)
 VALUES = [0, 1, -1, 2**31, 2**63 - 1]
 
 
@@ -293,29 +291,6 @@ def test_a_folder_without_any_is_not_found(tmp_path: Path) -> None:
 
 
 # Damage
-
-
-def stream_of(path: Path, **arguments: Any) -> list[int] | None:
-    """All that a set yields, document by document; None where it is refused, soon and without much memory."""
-    fastest = 1.0
-    tracemalloc.start()
-    for _ in range(2):
-        start = time.perf_counter()
-        try:
-            corpus = nc.open_corpus(path, **arguments)
-            corpus.verify()
-            found = [token for document in documents_of(corpus) for token in document]
-            assert found == corpus.tokens(0, corpus.num_tokens).tolist()
-        except REFUSED:
-            found = None
-        fastest = min(fastest, time.perf_counter() - start)
-        if fastest < 0.1:
-            break
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert fastest < 0.1
-    assert peak < 50_000_000
-    return found
 
 
 @pytest.mark.parametrize("name", ["token_ids_part_0000.npy", "token_ids_part_0000.csv.gz", "labels_mask_part_0000.npy"])
