@@ -50,20 +50,7 @@ def main() -> None:
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
 
-    say("1. Text becomes a corpus: the standard library's own sources")
-    library = copy_sources(folder / "text")
-    command("prepare", str(library), str(folder / "library"), "--glob", "*.py", "--tokenizer", "byte", "--append-eos")
-    command("inspect", str(folder / "library"))
-
-    say("2. An old binary becomes a corpus: a pair as Megatron writes it")
-    library_corpus = nc.open_corpus(folder / "library")
-    write_megatron_pair(folder / "legacy_text_document", library_corpus)
-    command("convert", str(folder / "legacy_text_document"), str(folder / "converted"), "--vocab-size", "257")
-    in_place, converted = nc.open_corpus(folder / "legacy_text_document"), nc.open_corpus(folder / "converted")
-    check(
-        np.array_equal(in_place.tokens(0, in_place.num_tokens), converted.tokens(0, converted.num_tokens)),
-        "the pair in place and its conversion hold the same tokens",
-    )
+    library_corpus, converted = make_corpora(folder)
 
     say("3. One order at 1 and at 4 ranks")
     sources = [nc.Source(library_corpus, name="library", weight=0.7), nc.Source(converted, name="legacy", weight=0.3)]
@@ -71,21 +58,7 @@ def main() -> None:
     print(
         f"plan {plan.fingerprint}: windows in an epoch {dict(zip(plan.names, plan.num_windows.tolist(), strict=True))}"
     )
-    whole, end = serve(plan, ranks=1, steps=STEPS)
-    four, state = serve(plan, ranks=4, steps=STEPS // 2)
-    check(
-        same(four, {key: rows[: len(four["sample"])] for key, rows in whole.items()}),
-        "4 ranks together read what 1 reads",
-    )
-    shares = np.bincount(whole["source"], minlength=2) / len(whole["source"])
-    print(f"shares served so far: library {shares[0]:.3f}, legacy {shares[1]:.3f}")
-
-    say("4. Stop, and resume on 3 ranks")
-    saved = json.dumps(state)
-    print(f"state: {saved}")
-    three, _ = serve(plan, ranks=3, steps=STEPS - STEPS // 2, state=json.loads(saved))
-    due = {key: rows[len(four["sample"]) :] for key, rows in whole.items()}
-    check(same(three, due), "the rows after the resume are exactly those that were due")
+    whole, end = read_at_several_ranks(plan)
 
     say("5. Where a row came from")
     document, line, text = trace_back(plan, library_corpus, folder, whole["sample"][whole["source"] == 0])
@@ -116,6 +89,45 @@ def main() -> None:
         f"killed at {in_torch.parts[0]} ranks and {in_jax.parts[0]} devices, resumed at {in_torch.parts[1]} and {in_jax.parts[1]}, "
         f"with exactly the {in_torch.num_samples:,} and {in_jax.num_samples:,} samples that were due."
     )
+
+
+def make_corpora(folder: Path) -> tuple[nc.Corpus, nc.Corpus]:
+    """Return a corpus prepared from text, and one converted from a pair of Megatron's."""
+    say("1. Text becomes a corpus: the standard library's own sources")
+    library = copy_sources(folder / "text")
+    command("prepare", str(library), str(folder / "library"), "--glob", "*.py", "--tokenizer", "byte", "--append-eos")
+    command("inspect", str(folder / "library"))
+
+    say("2. An old binary becomes a corpus: a pair as Megatron writes it")
+    library_corpus = nc.open_corpus(folder / "library")
+    write_megatron_pair(folder / "legacy_text_document", library_corpus)
+    command("convert", str(folder / "legacy_text_document"), str(folder / "converted"), "--vocab-size", "257")
+    in_place, converted = nc.open_corpus(folder / "legacy_text_document"), nc.open_corpus(folder / "converted")
+    check(
+        np.array_equal(in_place.tokens(0, in_place.num_tokens), converted.tokens(0, converted.num_tokens)),
+        "the pair in place and its conversion hold the same tokens",
+    )
+    return library_corpus, converted
+
+
+def read_at_several_ranks(plan: nc.Plan) -> tuple[nc.Batch, dict[str, object]]:
+    """Return the rows of STEPS global batches and the state behind them, after reading them at 1, 4 and, resumed, 3 ranks."""
+    whole, end = serve(plan, ranks=1, steps=STEPS)
+    four, state = serve(plan, ranks=4, steps=STEPS // 2)
+    check(
+        same(four, {key: rows[: len(four["sample"])] for key, rows in whole.items()}),
+        "4 ranks together read what 1 reads",
+    )
+    shares = np.bincount(whole["source"], minlength=2) / len(whole["source"])
+    print(f"shares served so far: library {shares[0]:.3f}, legacy {shares[1]:.3f}")
+
+    say("4. Stop, and resume on 3 ranks")
+    saved = json.dumps(state)
+    print(f"state: {saved}")
+    three, _ = serve(plan, ranks=3, steps=STEPS - STEPS // 2, state=json.loads(saved))
+    due = {key: rows[len(four["sample"]) :] for key, rows in whole.items()}
+    check(same(three, due), "the rows after the resume are exactly those that were due")
+    return whole, end
 
 
 def copy_sources(folder: Path) -> Path:

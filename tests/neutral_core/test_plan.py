@@ -320,6 +320,10 @@ def test_a_refused_sample_that_is_skipped_ends_nothing() -> None:
     assert plan.end == 32 - first if first == 0 else 31  # the first of a's samples from 31 on
     over = limited(1, skip=[(20, 40)], phases=[nc.Phase(40, {"b": 1})])
     assert over.end == 2**62
-    with nc.Loader(over, batch_size=5, num_samples=60, threads=0) as loader:
-        served = np.concatenate([batch["sample"] for batch in loader])
-    assert served.tolist() == [*range(20), *range(40, 60)]
+    for world_size in (1, 2, 4, 8):
+        ranks = [
+            nc.Loader(over, batch_size=8, dp_rank=rank, dp_world_size=world_size, num_samples=60, threads=0)
+            for rank in range(world_size)
+        ]
+        served = np.concatenate([batch["sample"] for step in zip(*ranks, strict=True) for batch in step])
+        assert served.tolist() == [*range(20), *range(40, 60)]

@@ -138,7 +138,13 @@ def test_rows_are_the_same_however_slow_storage_is(folder: Path, monkeypatch: py
     expected = plan.read(np.arange(8 * 200))
     for pace in (Slow, Fast):
         monkeypatch.setattr(loader_module, "Pace", pace)
-        with nc.Loader(plan, batch_size=8, threads=2) as loader:
-            batches = [next(loader) for _ in range(200)]
-        for key, rows in expected.items():
-            assert np.array_equal(np.concatenate([batch[key] for batch in batches]), rows)
+        for world_size in (1, 2, 4, 8):
+            ranks = [
+                nc.Loader(plan, batch_size=8, dp_rank=rank, dp_world_size=world_size, threads=2)
+                for rank in range(world_size)
+            ]
+            batches = [next(rank) for _ in range(200) for rank in ranks]
+            for rank in ranks:
+                rank.close()
+            for key, rows in expected.items():
+                assert np.array_equal(np.concatenate([batch[key] for batch in batches]), rows)

@@ -19,32 +19,15 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tiny_plan import BYTES, TINY, asked, run, save
 
 import neutral_core as nc
 from prep import plan_file, plan_needs, plan_page, plan_report
-from prep.cli import main
-from prep.tokenizers.byte import ByteTokenizer
 
 ROOT = Path(__file__).parents[2]
-BYTES = ByteTokenizer(append_eos=False, prepend_bos=False).identity
-TINY: dict[str, Any] = {
-    "seq_len": 4,
-    "sources": [{"path": "a", "name": "a", "weight": 1}, {"path": "b", "name": "b", "weight": 1}],
-    "phases": [{"sample": 8, "weights": {"b": 1}}],
-    "skip": [[2, 5]],
-}
-
-
-def run(*arguments: object) -> int:
-    """Run the command in this process; return its exit status."""
-    try:
-        return main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
 
 
 def write(path: Path, lengths: list[int], *, tokens_per_shard: int = 1 << 20) -> None:
@@ -60,19 +43,6 @@ def tiny(tmp_path: Path) -> Path:
     write(tmp_path / "a", [10, 0, 14, 17])
     write(tmp_path / "b", [9, 14])
     return save(tmp_path, TINY)
-
-
-def save(folder: Path, data: Any, name: str = "plan.json") -> Path:
-    (folder / name).write_text(json.dumps(data))
-    return folder / name
-
-
-def asked(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> dict[str, Any]:
-    """Return what the command says with --json."""
-    capsys.readouterr()
-    assert run(*arguments, "--json") == status
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:

@@ -12,36 +12,20 @@ token 4 · (j mod N). Documents of a: tokens 0, 10, 10, 24 … 41; of b: 0, 9 �
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tiny_plan import BYTES, TINY, asked, run, save
 
 import neutral_core as nc
 from prep import find, plan_file, trace
-from prep.cli import main
 from prep.tokenizers.byte import ByteTokenizer
 
-BYTES = ByteTokenizer(append_eos=False, prepend_bos=False).identity
 DOCUMENTS = {"a": ["abcdefghij", "", "klmnopqrstuvwx", "yzABCDEFGHIJKLMNO"], "b": ["012345678", "9!#$%&()*+,-./"]}
-TINY: dict[str, Any] = {
-    "seq_len": 4,
-    "shuffle": "none",
-    "sources": [{"path": "a", "name": "a", "weight": 1}, {"path": "b", "name": "b", "weight": 1}],
-    "phases": [{"sample": 8, "weights": {"b": 1}}],
-    "skip": [[2, 5]],
-}
-
-
-def run(*arguments: object) -> int:
-    """Run the command in this process; return its exit status."""
-    try:
-        return main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
+IN_FILE_ORDER = TINY | {"shuffle": "none"}
 
 
 def write(path: Path, texts: list[str]) -> None:
@@ -55,24 +39,11 @@ def tiny(tmp_path: Path) -> Path:
     """The plan worked out by hand, as a file."""
     for name, texts in DOCUMENTS.items():
         write(tmp_path / name, texts)
-    return save(tmp_path, TINY)
-
-
-def save(folder: Path, data: Any) -> Path:
-    (folder / "plan.json").write_text(json.dumps(data))
-    return folder / "plan.json"
-
-
-def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    """Return what the command says with --json."""
-    capsys.readouterr()
-    assert run("trace", *arguments, "--json") == 0
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
+    return save(tmp_path, IN_FILE_ORDER)
 
 
 def test_a_step_is_what_was_worked_out_by_hand(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, tiny, "--step", 0, "--batch-size", 5, "--text")
+    said = asked(capsys, "trace", tiny, "--step", 0, "--batch-size", 5, "--text")
     rows = [(row["row"], row["sample"], row["source"], row["epoch"], row["window"]) for row in said["rows"]]
     assert rows == [(0, 0, "a", 0, 0), (1, 1, "b", 0, 0), (2, 5, "b", 0, 2), (3, 6, "a", 0, 3), (4, 7, "b", 0, 3)]
     assert [row["pieces"] for row in said["rows"]] == [
@@ -92,13 +63,13 @@ def piece(column: int, document: int, shard: str, start: int, stop: int, text: s
 
 def test_a_later_step_counts_epochs_and_names_the_shard(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Draw 4 of b is window 4 of epoch 0, draw 5 window 0 of epoch 1; document 3 of a is in its second shard of 24 tokens."""
-    rows = asked(capsys, tiny, "--step", 1, "--batch-size", 5)["rows"]
+    rows = asked(capsys, "trace", tiny, "--step", 1, "--batch-size", 5)["rows"]
     assert [(row["sample"], row["epoch"], row["window"]) for row in rows] == [
         (8, 0, 4), (9, 1, 0), (10, 1, 1), (11, 1, 2), (12, 1, 3),
     ]  # fmt: skip
     assert "text" not in rows[0]["pieces"][0]
     plan = save(tiny.parent, {"seq_len": 4, "shuffle": "none", "sources": [{"path": "a"}]})
-    (row,) = asked(capsys, plan, "--sample", 6)["rows"]
+    (row,) = asked(capsys, "trace", plan, "--sample", 6)["rows"]
     assert row["pieces"] == [
         {"column": 0, "document": 3, "shard": "shard-00001.safetensors", "start": 0, "stop": 5}
     ]  # tokens 24 … 28
@@ -117,7 +88,7 @@ def test_the_text_report_says_the_same(tiny: Path, capsys: pytest.CaptureFixture
 
 
 def test_samples_can_be_asked_for_skipped_ones_too(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = asked(capsys, tiny, "--sample", 5, 2)["rows"]
+    rows = asked(capsys, "trace", tiny, "--sample", 5, 2)["rows"]
     assert [(row["row"], row["sample"], row["skipped"]) for row in rows] == [(None, 5, False), (None, 2, True)]
     assert run("trace", tiny, "--sample", 2) == 0
     assert "sample 2 (skipped: no step serves it): source 'a'" in capsys.readouterr().out
@@ -139,37 +110,39 @@ def test_steps_are_those_of_the_loader_at_any_number_of_ranks(tiny: Path, world:
 
 def test_a_document_is_found_where_it_was_worked_out_by_hand(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Document 2 of a is tokens 10 … 23: windows 2 … 5, draws 2 … 5; only 0 … 3 are served, and draw 2 is the skipped sample 4."""
-    said = asked(capsys, tiny, "--find", "a:2", "--samples", 20, "--batch-size", 5)
+    said = asked(capsys, "trace", tiny, "--find", "a:2", "--samples", 20, "--batch-size", 5)
     assert said["understood_as"] == "document"
     (document,) = said["documents"]
     assert document["samples"] == [{"sample": 6, "step": 0, "row": 3, "epoch": 0, "window": 3}]
     assert (document["source"], document["document"], document["tokens"]) == ("a", 2, 14)
     # Document 0 of b is tokens 0 … 8: windows 0, 1 and 2 of each epoch.
-    samples = asked(capsys, tiny, "--find", "b:0", "--samples", 14)["documents"][0]["samples"]
+    samples = asked(capsys, "trace", tiny, "--find", "b:0", "--samples", 14)["documents"][0]["samples"]
     assert [each["sample"] for each in samples] == [1, 5, 9, 10, 11]  # draws 0, (1,) 2, 5, 6, 7
     assert "step" not in samples[0]
-    assert asked(capsys, tiny, "--find", "a:1", "--samples", 14)["documents"][0]["samples"] == []  # without a token
+    assert (
+        asked(capsys, "trace", tiny, "--find", "a:1", "--samples", 14)["documents"][0]["samples"] == []
+    )  # without a token
 
 
 def test_so_far_takes_in_the_step_that_is_named(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Steps end behind samples 7, 12 (of 5 rows), 8, 11 (of 3) and 10 (of 4); document 0 of b is in 1, 5, 9, 10 and 11."""
     for arguments, last in (((0, 5), 5), ((1, 5), 11), ((1, 3), 5), ((2, 3), 11), ((1, 4), 10)):
         asked_for = ("--step", arguments[0], "--batch-size", arguments[1])
-        samples = asked(capsys, tiny, "--find", "b:0", *asked_for)["documents"][0]["samples"]
+        samples = asked(capsys, "trace", tiny, "--find", "b:0", *asked_for)["documents"][0]["samples"]
         assert samples[-1]["sample"] == last
 
 
 def test_a_number_is_a_document_where_the_plan_has_one_source_and_a_text_where_it_has_several(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = asked(capsys, tiny, "--find", "01234", "--samples", 20)
+    said = asked(capsys, "trace", tiny, "--find", "01234", "--samples", 20)
     assert said["understood_as"] == "text"
     assert [(each["source"], each["document"]) for each in said["documents"]] == [("b", 0)]
     assert said["notes"] == [
         "'01234' names no source of the plan, so it was taken for a text; a document is SOURCE:NUMBER, such as a:0."
     ]
     plan = save(tiny.parent, {"seq_len": 4, "sources": [{"path": "b"}]})
-    said = asked(capsys, plan, "--find", "1", "--samples", 20)
+    said = asked(capsys, "trace", plan, "--find", "1", "--samples", 20)
     assert (said["understood_as"], said["documents"][0]["document"]) == ("document", 1)
     assert run("trace", plan, "--find", "1", "--samples", 20) == 0
     assert capsys.readouterr().out.startswith("document 1 of shard-00000.safetensors, 14 tokens\n  seen in ")
@@ -194,7 +167,7 @@ def test_a_text_is_found_with_its_tokens_and_the_rows_that_hold_some_of_them(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """#$%& is b's tokens 11 … 14: windows 2 (8 … 12), 3 (12 … 16)."""
-    said = asked(capsys, tiny, "--find", "#$%&", "--samples", 14, "--batch-size", 5, "--text")
+    said = asked(capsys, "trace", tiny, "--find", "#$%&", "--samples", 14, "--batch-size", 5, "--text")
     (found,) = said["documents"]
     assert (found["source"], found["document"], found["start"], found["stop"]) == ("b", 1, 2, 6)
     assert found["text"] == DOCUMENTS["b"][1]
@@ -203,8 +176,8 @@ def test_a_text_is_found_with_its_tokens_and_the_rows_that_hold_some_of_them(
 
 
 def test_a_text_does_not_run_over_the_edge_of_a_document(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(capsys, tiny, "--find", "89", "--samples", 14)["documents"] == []
-    assert len(asked(capsys, tiny, "--find", "78", "--samples", 14)["documents"]) == 1
+    assert asked(capsys, "trace", tiny, "--find", "89", "--samples", 14)["documents"] == []
+    assert len(asked(capsys, "trace", tiny, "--find", "78", "--samples", 14)["documents"]) == 1
 
 
 def test_ids_of_two_bytes_are_found_where_they_begin_alone(tmp_path: Path) -> None:
@@ -222,13 +195,13 @@ def test_the_search_ends_at_max_documents_and_says_that_there_may_be_more(
 ) -> None:
     write(tmp_path / "a", [f"{number} is a number, a number" for number in range(30)])
     plan = save(tmp_path, {"seq_len": 4, "sources": [{"path": "a", "documents": [3, 28]}]})
-    said = asked(capsys, plan, "--find", "number", "--samples", 20)
+    said = asked(capsys, "trace", plan, "--find", "number", "--samples", 20)
     assert [each["document"] for each in said["documents"]] == list(range(3, 13))
     assert not said["complete"]
     assert run("trace", plan, "--find", "number", "--samples", 20, "--max-documents", 2) == 0
     out = capsys.readouterr().out
     assert out.startswith("the text 'number' is in 2 documents; there may be more (--max-documents)\n")
-    said = asked(capsys, plan, "--find", "number", "--samples", 20, "--max-documents", 100)
+    said = asked(capsys, "trace", plan, "--find", "number", "--samples", 20, "--max-documents", 100)
     assert (len(said["documents"]), said["complete"]) == (25, True)
 
 
@@ -320,7 +293,7 @@ def test_a_text_is_found_back_in_the_rows_of_its_steps(
         monkeypatch.setattr(find, "_DOCUMENTS", 4)
     plan = plan_file.open_plan(prepared)
     for text in ("needle", "needle, naïve and", "eedle, na"):
-        said = asked(capsys, prepared, "--find", text, "--samples", 2000, "--batch-size", 10, "--text")
+        said = asked(capsys, "trace", prepared, "--find", text, "--samples", 2000, "--batch-size", 10, "--text")
         (found,) = said["documents"]
         assert (found["source"], found["document"], found["path"], found["line"]) == ("hay", 30, "hay.txt", 31)
         assert text in found["text"]
@@ -334,7 +307,7 @@ def test_a_text_is_found_back_in_the_rows_of_its_steps(
         samples = [each["sample"] for each in found["samples"]]
         assert samples == brute(plan, 1, 30, span, 2000)
         seen = found["samples"][0]
-        rows = asked(capsys, prepared, "--step", seen["step"], "--batch-size", 10, "--text", "--full")["rows"]
+        rows = asked(capsys, "trace", prepared, "--step", seen["step"], "--batch-size", 10, "--text", "--full")["rows"]
         row = rows[seen["row"]]
         assert row["sample"] == seen["sample"]
         assert (30, "hay.txt", 31) in [(each["document"], each["path"], each["line"]) for each in row["pieces"]]
@@ -354,10 +327,10 @@ def test_long_text_is_shown_by_its_ends_unless_full(tmp_path: Path, capsys: pyte
     text = "".join(chr(97 + number % 26) for number in range(300))
     write(tmp_path / "a", [text])
     plan = save(tmp_path, {"seq_len": 200, "shuffle": "none", "sources": [{"path": "a"}]})
-    (row,) = asked(capsys, plan, "--sample", 0, "--text")["rows"]
+    (row,) = asked(capsys, "trace", plan, "--sample", 0, "--text")["rows"]
     assert row["pieces"][0]["text"] == f"{text[:64]} [… 73 tokens …] {text[137:201]}"
     assert row["pieces"][0]["tokens_left_out"] == 73
-    (row,) = asked(capsys, plan, "--sample", 0, "--text", "--full")["rows"]
+    (row,) = asked(capsys, "trace", plan, "--sample", 0, "--text", "--full")["rows"]
     assert row["pieces"][0]["text"] == text[:201]
 
 
@@ -367,7 +340,7 @@ def test_where_the_tokenizer_is_not_known_ids_are_shown_with_a_note(
     (tmp_path / "old.bin").write_bytes(np.arange(300, dtype="<u2").tobytes())
     source = {"path": "old.bin", "dtype": "uint16", "boundaries": "fixed:100"}
     plan = save(tmp_path, {"seq_len": 250, "shuffle": "none", "sources": [source]})
-    said = asked(capsys, plan, "--sample", 0, "--text")
+    said = asked(capsys, "trace", plan, "--sample", 0, "--text")
     first, second, third = said["rows"][0]["pieces"]
     assert (first["ids"], first["shard"]) == (list(range(100)), "old.bin")
     assert second["ids"] == list(range(100, 200))
@@ -390,7 +363,7 @@ def test_a_tokenizer_that_is_missing_or_another_one_is_a_note(
     definition = tmp_path / "a" / "tokenizer.json"
     for damage, said in ((lambda: definition.write_text("{}"), "another tokenizer"), (definition.unlink, "not beside")):
         damage()
-        report = asked(capsys, plan, "--sample", 0, "--text")
+        report = asked(capsys, "trace", plan, "--sample", 0, "--text")
         assert "ids" in report["rows"][0]["pieces"][0]
         assert len(report["notes"]) == 1
         assert said in report["notes"][0]

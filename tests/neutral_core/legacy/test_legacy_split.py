@@ -42,8 +42,13 @@ def test_parts_are_read_as_the_whole(tmp_path: Path, sizes: list[int], access: s
     plans = [nc.Plan(nc.Source(corpus), seq_len=10, seed=3, documents=True) for corpus in (split, whole)]
     rows, expected = (plan.read(np.arange(40)) for plan in plans)
     assert all(np.array_equal(rows[key], expected[key]) for key in expected)
-    with nc.Loader(plans[0], batch_size=4, num_samples=40) as loader:
-        assert np.array_equal(np.concatenate([batch["tokens"] for batch in loader]), expected["tokens"])
+    for world_size in (1, 2, 4, 8):
+        ranks = [
+            nc.Loader(plans[0], batch_size=8, dp_rank=rank, dp_world_size=world_size, num_samples=40, threads=0)
+            for rank in range(world_size)
+        ]
+        found = np.concatenate([batch["tokens"] for step in zip(*ranks, strict=True) for batch in step])
+        assert np.array_equal(found, expected["tokens"])
     if len(sizes) > 1:
         assert split.notes == (
             f"document.bin was split into {len(sizes)} parts; they are read as one file, without a map.",
