@@ -48,10 +48,17 @@ def test_columns_are_those_of_the_whole_row_in_the_order_asked(
 def test_a_padded_pass_has_a_loss_mask_of_the_stretchs_targets_and_narrow_plans_survive_pickling() -> None:
     part = pickle.loads(pickle.dumps(plan_of().narrow([(0, 4), (8, 12)])))
     assert part.num_targets == 3 + 1  # columns 1, 2, 3; and 9: those behind it are no targets
-    with nc.Loader(part, batch_size=4, num_samples=6, last="pad") as loader:
-        batches = list(loader)
-    assert [batch["loss_mask"].sum(axis=1).tolist() for batch in batches] == [[4, 4, 4, 4], [4, 4, 0, 0]]
-    assert batches[1]["tokens"].shape == (4, 8)
+    for world_size in (1, 2, 4):
+        ranks = [
+            nc.Loader(part, batch_size=4, dp_rank=rank, dp_world_size=world_size, num_samples=6, last="pad", threads=0)
+            for rank in range(world_size)
+        ]
+        batches = [
+            {key: np.concatenate([share[key] for share in step]) for key in step[0]}
+            for step in zip(*ranks, strict=True)
+        ]
+        assert [batch["loss_mask"].sum(axis=1).tolist() for batch in batches] == [[4, 4, 4, 4], [4, 4, 0, 0]]
+        assert batches[1]["tokens"].shape == (4, 8)
 
 
 def test_narrowing_counts_columns_of_the_whole_row_each_time() -> None:
