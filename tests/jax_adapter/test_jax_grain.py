@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax")
-sys.path.insert(0, str(Path(__file__).parent))  # jax_plans.py
 
 from jax_plans import mixed_plan
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
-sys.path.insert(0, str(Path(__file__).parent))  # jax_plans.py
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402 - after importorskip
 from jax_plans import mixed_plan  # noqa: E402 - after importorskip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
-sys.path.insert(0, str(Path(__file__).parent))  # jax_plans.py
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402 - after importorskip
 from jax_plans import mixed_plan  # noqa: E402 - after importorskip

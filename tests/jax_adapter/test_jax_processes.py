@@ -6,7 +6,6 @@ Two processes serve and save; four processes, and one (this one, with eight devi
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax")
-sys.path.insert(0, str(Path(__file__).parent))  # jax_plans.py
 
 from jax_plans import mixed_plan
 from jax_processes import run_processes

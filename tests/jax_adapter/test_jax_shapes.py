@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax")
-sys.path.insert(0, str(Path(__file__).parent))  # jax_plans.py
 
 import jax.numpy as jnp  # noqa: E402 - after importorskip
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec  # noqa: E402 - after importorskip
