@@ -18,7 +18,7 @@ from importlib import metadata
 from typing import NoReturn
 
 import neutral_core as nc
-from prep.commands import convert, export, inspect, plan, prepare, trace, verify
+from prep.commands import convert, export, inspect, merge, plan, prepare, reshard, split, trace, verify
 from prep.extras import MissingExtraError
 
 _COMMANDS = (
@@ -26,6 +26,9 @@ _COMMANDS = (
     (convert, "a data set of another layout becomes a corpus"),
     (inspect, "say what a corpus or a data set of another layout holds"),
     (verify, "check every byte of a corpus"),
+    (merge, "several corpora become one"),
+    (split, "a corpus becomes one for training and one for validation"),
+    (reshard, "the shards of a corpus are cut anew"),
     (export, "a corpus becomes files that other tools read"),
     (plan, "say what a run over a plan will read"),
     (trace, "say what was in a step, or when a text was seen"),

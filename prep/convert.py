@@ -9,7 +9,6 @@ then cut like any other; what is compared at the end is the source, read again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +31,7 @@ from prep.foreign import pieces
 from prep.foreign.found import Found, find
 from prep.progress import Progress
 from prep.report import why_dtype
-from prep.tokenizers import DEFINITION, Settings, Tokenizer, open_tokenizer
+from prep.tokenizers import DEFINITION, Settings, Tokenizer, definition_beside, open_tokenizer
 
 _CHUNK_TOKENS = 1 << 19
 _RELEASED_TOKENS = 1 << 24  # written between two releases of the source's pages
@@ -295,13 +294,7 @@ def _definition(options: Options, source: nc.Corpus | Found, tokenizer: Tokenize
     """Return the file that rows decode by: the tokenizer's that was given, or the one beside a source of ours."""
     if tokenizer is not None:
         return {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
-    path = Path(options.source).expanduser()
-    path = (path if path.is_dir() else path.parent) / DEFINITION
-    if source.tokenizer is not None and path.is_file():
-        definition = path.read_bytes()
-        if hashlib.sha256(definition).hexdigest() == source.tokenizer.sha256:
-            return {DEFINITION: definition}
-    return {}
+    return definition_beside(options.source, source.tokenizer)
 
 
 def _check_largest(

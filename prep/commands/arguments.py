@@ -30,13 +30,26 @@ def add_layout(parser: argparse.ArgumentParser, converted: Sequence[str] = ()) -
     )
 
 
+def add_rewrite(parser: argparse.ArgumentParser) -> None:
+    """Declare what ``merge``, ``split`` and ``reshard`` have in common."""
+    parser.add_argument(
+        "--ignore", metavar="FIELD", action="append", default=[], help="a field to be left out, such as ragged.path"
+    )
+    add_result(parser)
+
+
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Declare what work in several processes has."""
     parser.add_argument(
-        "--tokens-per-shard", type=positive, default=TOKENS_PER_SHARD, metavar="N", help="(default: %(default)s)"
-    )
-    parser.add_argument(
         "--workers", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
+    )
+    add_result(parser)
+
+
+def add_result(parser: argparse.ArgumentParser) -> None:
+    """Declare what all commands have that make a corpus."""
+    parser.add_argument(
+        "--tokens-per-shard", type=positive, default=TOKENS_PER_SHARD, metavar="N", help="(default: %(default)s)"
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard what a stopped run left in DST, instead of going on from it"

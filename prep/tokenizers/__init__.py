@@ -117,6 +117,17 @@ def open_stored(folder: Path, identity: nc.TokenizerIdentity) -> Tokenizer:
     return tokenizer_json.from_definition(definition, identity)
 
 
+def definition_beside(source: str, identity: nc.TokenizerIdentity | None) -> dict[str, bytes]:
+    """Return the file that rows decode by, name → content, if it is beside a source of ours and is the one that ``identity`` means."""
+    path = Path(source).expanduser()
+    path = (path if path.is_dir() else path.parent) / DEFINITION
+    if identity is not None and path.is_file():
+        definition = path.read_bytes()
+        if hashlib.sha256(definition).hexdigest() == identity.sha256:
+            return {DEFINITION: definition}
+    return {}
+
+
 def with_edges(
     ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], *, bos: int | None, eos: int | None, dtype: np.dtype[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
