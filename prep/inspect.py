@@ -14,6 +14,7 @@ import neutral_core as nc
 from neutral_core.format.shard import Shard
 from prep.extras import MissingExtraError
 from prep.report import baselines, why_dtype
+from prep.token_edges import masked_of, pieces_of
 from prep.tokenizers import DEFINITION, Tokenizer, open_stored
 
 _SAMPLE_TOKENS = 1 << 24
@@ -72,7 +73,7 @@ def verify(corpus: nc.Corpus, name: str) -> list[str]:
 
 
 def lines_of(report: Mapping[str, Any]) -> list[str]:
-    """Return the report as lines for a person."""
+    """Return the report as lines for a person; the documents are ``document_lines``."""
     tokenizer = report["tokenizer"]
     lines = [
         f"{report['path']}",
@@ -107,11 +108,17 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
         )
         lines.append(f"  largest id that occurs: {report['largest_id']:,}{part}")
     lines.extend(f"  note: {note}" for note in report["notes"])
+    return lines
+
+
+def document_lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the documents of a report as lines for a person, without colour."""
+    lines = []
     for shown in report["first_documents"]:
         where = f" from {shown['path']}:{shown['line']}" if "path" in shown else ""
-        lines.append(
-            f"  document {shown['document']:,}{where}: {shown['tokens']:,} tokens: {shown.get('text', shown['ids'])!r}"
-        )
+        masked = f" ({shown['masked']:,} of the {len(shown['ids']):,} shown are masked)" if "masked" in shown else ""
+        text = shown.get("text", shown["ids"])
+        lines.append(f"  document {shown['document']:,}{where}: {shown['tokens']:,} tokens{masked}: {text!r}")
     return lines
 
 
@@ -158,8 +165,12 @@ def _show(corpus: nc.Corpus, tokenizer: Tokenizer | None, index: int) -> dict[st
     origin = origin_of(corpus, index)
     if origin is not None:
         shown["path"], shown["line"] = origin
+    masked = masked_of(corpus, index, len(shown["ids"]))
+    if masked.any():
+        shown["masked"] = int(masked.sum())
     if tokenizer is not None:
         shown["text"] = tokenizer.decode(tokens[:_SHOWN_TOKENS])
+        shown["pieces"] = [piece._asdict() for piece in pieces_of(tokenizer, tokens[:_SHOWN_TOKENS], masked)]
     return shown
 
 
