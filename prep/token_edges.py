@@ -70,7 +70,7 @@ def masked_of(corpus: nc.Corpus, document: int, num_tokens: int) -> npt.NDArray[
 
 
 def coloured(shown: Mapping[str, Any]) -> Text:
-    """Return a document of ``inspect``'s report as text for rich: each token in one of two shades, in turn; masked ones in red and magenta, special ones in yellow."""
+    """Return a document of ``inspect``'s report as text for rich: tokens in two shades in turn, masked ones in red and magenta, special ones in yellow."""
     from rich.text import Text
 
     text = Text(f"  document {shown['document']:,}")

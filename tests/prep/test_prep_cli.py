@@ -113,8 +113,13 @@ def test_inspect_gives_plain_data(tmp_path: Path, text: Path, capsys: pytest.Cap
     assert run("inspect", tmp_path / "out", "--documents", 1, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["documents"], report["tokens"], report["dtype"], report["largest_id"]) == (3, 11, "uint8", ord("w"))
-    assert report["first_documents"] == [
-        {"document": 0, "tokens": 3, "ids": [111, 110, 101], "path": "a.txt", "line": 1, "text": "one"}
+    (shown,) = report["first_documents"]
+    pieces = shown.pop("pieces")
+    assert shown == {"document": 0, "tokens": 3, "ids": [111, 110, 101], "path": "a.txt", "line": 1, "text": "one"}
+    assert [(piece["text"], piece["ids"], piece["masked"]) for piece in pieces] == [
+        ("o", [111], False),
+        ("n", [110], False),
+        ("e", [101], False),
     ]
 
 
