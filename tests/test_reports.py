@@ -1,4 +1,4 @@
-"""docs/reports.md: the tests that it names are there; and those of its reports that no test of a layout covers."""
+"""docs/reports.md: the tests that it and other pages name are there; and those of its reports that no test of a layout covers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def documents_of(corpus: nc.Corpus) -> list[list[int]]:
 
 
 def test_every_test_that_a_page_names_is_there() -> None:
-    found = 0
-    for page in ("reports.md", "layouts.md"):
+    for page, least in (("reports.md", 50), ("layouts.md", 0), ("reports_torch.md", 70)):
+        found = 0
         text = (ROOT / "docs" / page).read_text("utf-8")
         for path in re.findall(r"\]\(\.\./(tests/[\w/.]+)\)", text):
             assert (ROOT / path).exists(), (page, path)
@@ -57,7 +57,7 @@ def test_every_test_that_a_page_names_is_there() -> None:
             (file,) = (ROOT / "tests").rglob(path)
             assert re.search(rf"^def {name}\(", file.read_text("utf-8"), re.MULTILINE), (page, path, name)
             found += 1
-    assert found > 50
+        assert found >= least, page
 
 
 def test_every_layout_has_a_row() -> None:
