@@ -4,6 +4,7 @@
     nanogpt     FILE                              bare ids; documents are not stored
     datatrove   FILE.ds, .ds.index, .ds.metadata  and .ds.loss where the corpus has token.loss_mask
     olmo        FOLDER/part-0-00000.npy, .csv.gz  bare ids; with token.loss_mask token_ids_part_0000.npy, .csv.gz and labels_mask_part_0000.npy
+    levanter    FOLDER                            a cache, by tensorstore; with token.loss_mask assistant_masks; read back and compared before it appears
 
 All files are written under temporary names and renamed at the end, the one that makes the others readable last. What a layout cannot hold is said.
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 import neutral_core as nc
-from neutral_core.format.files import fsync_folder, temporary_path
+from prep.foreign import levanter_cache
+from prep.foreign.ragged import stretches_of
 from prep.progress import Progress
+from prep.temporary_files import TemporaryFiles
 
 _TOKENS = 1 << 20  # read at a time
+_RELEASED_TOKENS = 1 << 24  # read between two releases of pages
 _DOCUMENTS = 1 << 16
 _MASK = "token.loss_mask"
 _MEGATRON_CODES = {"uint8": 1, "int32": 4, "int64": 5, "uint16": 8}
@@ -63,9 +66,13 @@ def export(options: Options) -> dict[str, Any]:
     notes = [
         f"{name} is left out: the layout has no place for it." for name in corpus.fields if name not in layout.fields
     ]
-    with contextlib.ExitStack() as stack, Progress("export", corpus.num_tokens * dtype.itemsize) as progress:
-        files = _Files(stack)
-        layout.write(_Job(corpus, options.destination, dtype, files, progress, notes))
+    with contextlib.ExitStack() as stack:
+        files = TemporaryFiles(stack)
+        with Progress("export", corpus.num_tokens * dtype.itemsize) as progress:
+            layout.write(_Job(corpus, options.destination, dtype, files, progress, notes))
+        if layout.compare is not None:
+            with Progress("compare", corpus.num_tokens * dtype.itemsize) as progress:
+                layout.compare(files.temporary(options.destination), corpus, progress)
         names = files.publish()
     return {
         "layout": options.layout,
@@ -93,7 +100,7 @@ class _Job:
     corpus: nc.Corpus
     destination: Path
     dtype: np.dtype[Any]
-    files: _Files
+    files: TemporaryFiles
     progress: Progress
     notes: list[str]
 
@@ -102,55 +109,41 @@ class _Job:
         for start in range(0, self.corpus.num_documents, _DOCUMENTS):
             yield self.corpus.document_offsets(start, min(start + _DOCUMENTS, self.corpus.num_documents))
 
-    def write_tokens(self, file: BinaryIO) -> None:
-        """Write all ids; raise ValueError for one that does not fit."""
+    def tokens(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield all ids, some at a time; raise ValueError for one that does not fit."""
         most = np.iinfo(self.dtype).max
         for start in range(0, self.corpus.num_tokens, _TOKENS):
             tokens = self.corpus.tokens(start, min(start + _TOKENS, self.corpus.num_tokens))
             if int(tokens.max()) > most:
                 at = int(np.flatnonzero(tokens > most)[0])
                 raise ValueError(
-                    f"token {start + at:,} is the id {int(tokens[at]):,}, which {self.dtype} cannot hold: give a wider --dtype."
+                    f"token {start + at:,} is the id {int(tokens[at]):,}, which {self.dtype} cannot hold: give a wider --dtype, if the layout has one."
                 )
-            file.write(np.ascontiguousarray(tokens, dtype=self.dtype).data)
+            yield np.ascontiguousarray(tokens, dtype=self.dtype)
             self.progress.add(len(tokens) * self.dtype.itemsize, 0, len(tokens))
+            if start % _RELEASED_TOKENS == 0:
+                self.corpus.release()
+
+    def mask(self) -> Iterator[npt.NDArray[np.bool_]]:
+        """Yield for all tokens, some at a time, whether they are trained on."""
+        first = 0
+        for offsets in self.offsets():
+            for start, stop in stretches_of(offsets, _RELEASED_TOKENS):
+                yield np.ascontiguousarray(
+                    self.corpus.field_items(_MASK, first + start, first + stop).items, dtype=bool
+                )
+                self.corpus.release()
+            first += len(offsets) - 1
+
+    def write_tokens(self, file: BinaryIO) -> None:
+        """Write all ids."""
+        for tokens in self.tokens():
+            file.write(tokens.data)
 
     def write_mask(self, file: BinaryIO) -> None:
         """Write one byte a token: 1 where it is trained on."""
-        for start in range(0, self.corpus.num_documents, _DOCUMENTS // 16):
-            stop = min(start + _DOCUMENTS // 16, self.corpus.num_documents)
-            file.write(np.ascontiguousarray(self.corpus.field_items(_MASK, start, stop).items, dtype=bool).data)
-
-
-class _Files:
-    """Files under temporary names, renamed together; removed where it does not come to that."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-        self._open: list[tuple[BinaryIO, Path, Path]] = []
-
-    def create(self, path: Path) -> BinaryIO:
-        """Return a new file that will be ``path``; the first created is published last."""
-        if path.exists():
-            raise FileExistsError(f"{path}: it is there already: export to another place, or remove it.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_path(path)
-        file = temporary.open("xb")
-        self._stack.callback(temporary.unlink, missing_ok=True)
-        self._stack.callback(file.close)
-        self._open.append((file, temporary, path))
-        return file
-
-    def publish(self) -> list[Path]:
-        for file, _, _ in self._open:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        for _, temporary, path in reversed(self._open):
-            os.replace(temporary, path)
-        for folder in {path.parent for _, _, path in self._open}:
-            fsync_folder(folder)
-        return [path for _, _, path in self._open]
+        for mask in self.mask():
+            file.write(mask.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +154,13 @@ class _Layout:
         write: writes all files.
         dtypes: of ids that it can hold.
         fields: that it can hold.
+        compare: reads the temporary folder back and raises FormatError where it differs from the corpus.
     """
 
     write: Callable[[_Job], None]
     dtypes: tuple[str, ...]
     fields: tuple[str, ...] = ()
+    compare: Callable[[Path, nc.Corpus, Progress], None] | None = None
 
 
 def _megatron(job: _Job) -> None:
@@ -244,18 +239,33 @@ def _olmo(job: _Job) -> None:
     job.notes.append(f"the .npy files are bare ids without a header, as OLMo reads them: their dtype is {job.dtype}.")
 
 
+def _levanter(job: _Job) -> None:
+    folder = job.files.folder(job.destination)
+    rows = job.corpus.num_documents
+    levanter_cache.write_leaf(folder / levanter_cache.IDS, rows, job.offsets(), job.tokens())
+    if _MASK in job.corpus.fields:
+        levanter_cache.write_leaf(folder / levanter_cache.MASK, rows, job.offsets(), job.mask())
+    levanter_cache.write_ledger(folder, job.corpus)
+    job.notes.append(
+        "Levanter compares what the ledger says of the tokenizer with its own settings, warns where they differ, and goes on."
+    )
+
+
 LAYOUTS: dict[str, _Layout] = {
     "megatron": _Layout(_megatron, ("uint16", "int32", "uint8", "int64")),
     "nanogpt": _Layout(_nanogpt, ("uint16", "uint32", "uint8", "int32", "int64", "uint64")),
     "datatrove": _Layout(_datatrove, ("uint16", "uint32"), (_MASK,)),
     "olmo": _Layout(_olmo, ("uint16", "uint32", "uint8", "uint64"), (_MASK,)),
+    "levanter": _Layout(_levanter, (str(levanter_cache.DTYPE),), (_MASK,), levanter_cache.compare),
 }
 
 
 def _dtype(options: Options, layout: _Layout) -> np.dtype[Any]:
-    """Return the dtype of the ids: two bytes where the vocabulary has at most 65,536 ids, else the layout's own of four."""
+    """Return the dtype of the ids: the layout's first where the vocabulary has at most 65,536 ids, else its second, of four bytes, where it has one."""
     if options.dtype is None:
-        return np.dtype(layout.dtypes[0] if options.source.dtype.itemsize <= 2 else layout.dtypes[1])
+        return np.dtype(
+            (layout.dtypes if options.source.dtype.itemsize <= 2 else layout.dtypes[1:] or layout.dtypes)[0]
+        )
     if options.dtype not in layout.dtypes:
         raise ValueError(
             f"--dtype is {options.dtype!r}, expected one of {', '.join(layout.dtypes)} for the layout {options.layout}."

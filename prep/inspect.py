@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import neutral_core as nc
 from neutral_core.format.shard import Shard
 from prep.extras import MissingExtraError
 from prep.report import baselines, why_dtype
+from prep.survey import frequencies
 from prep.token_edges import masked_of, pieces_of
 from prep.tokenizers import DEFINITION, Tokenizer, open_stored
 
-_SAMPLE_TOKENS = 1 << 24
-_SAMPLE_PIECES = 64
 _QUANTILES = (0, 25, 50, 75, 95, 100)
 _LENGTH_DOCUMENTS = 1 << 20
 _SHOWN_TOKENS = 64
@@ -33,7 +31,7 @@ def inspect(corpus: nc.Corpus, path: Path, num_documents: int = 3) -> dict[str, 
         num_documents: how many of the first documents to show.
     """
     lengths = np.diff(corpus.document_offsets(0, min(corpus.num_documents, _LENGTH_DOCUMENTS)))
-    ids, counts, seen = _counts(corpus)
+    ids, counts, seen = frequencies(corpus)
     vocab_size = corpus.vocab_size or 2 ** (8 * corpus.dtype.itemsize)
     report: dict[str, Any] = {
         "path": str(path),
@@ -172,23 +170,3 @@ def _show(corpus: nc.Corpus, tokenizer: Tokenizer | None, index: int) -> dict[st
         shown["text"] = tokenizer.decode(tokens[:_SHOWN_TOKENS])
         shown["pieces"] = [piece._asdict() for piece in pieces_of(tokenizer, tokens[:_SHOWN_TOKENS], masked)]
     return shown
-
-
-def _counts(corpus: nc.Corpus) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
-    """Return the ids that occur, sorted, how often each does, and in how many tokens: all, or evenly spaced stretches where there are many."""
-    total = corpus.num_tokens
-    if total <= _SAMPLE_TOKENS:
-        stretches = [(0, total)]
-    else:
-        size = _SAMPLE_TOKENS // _SAMPLE_PIECES
-        stretches = [
-            (at, at + size) for at in ((total - size) * n // (_SAMPLE_PIECES - 1) for n in range(_SAMPLE_PIECES))
-        ]
-    ids, counts = np.empty(0, dtype=corpus.dtype), np.empty(0, dtype=np.int64)
-    for start, stop in stretches:
-        found, times = np.unique(corpus.tokens(start, stop), return_counts=True)
-        ids, places = np.unique(np.concatenate([ids, found]), return_inverse=True)
-        times = np.concatenate([counts, times])
-        counts = np.zeros(len(ids), dtype=np.int64)  # by rank, not by id: an id may be 4 billion
-        np.add.at(counts, places, times)
-    return ids, counts, sum(stop - start for start, stop in stretches)

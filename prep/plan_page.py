@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from prep.page import COLOURS, html, rounded, short, table
 from prep.plan_report import (
     PHASE_COLUMNS,
     SOURCE_COLUMNS,
@@ -27,26 +28,7 @@ _ROWS = 1000  # of a table
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM = 1120, 320, 56, 240, 56
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _LANE = 16  # a row of labels above the plot
-_COLOURS = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#37477e",
-)  # fmt: skip
 _OTHER = "#c9c9c9"
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff; margin: 24px; max-width: 1180px; }
-h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 28px; }
-code { font-size: 12px; }
-svg { display: block; max-width: 100%; height: auto; }
-svg text.over { paint-order: stroke; stroke: #fff; stroke-width: 4px; }
-svg text { font: 12px system-ui, sans-serif; fill: #222; }
-.table { max-height: 520px; overflow: auto; border: 1px solid #ddd; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th { position: sticky; top: 0; background: #f3f3f3; text-align: right; }
-td { text-align: right; border-top: 1px solid #eee; } th, td { padding: 3px 9px; }
-th:first-child, td:first-child { text-align: left; max-width: 320px; overflow: hidden; text-overflow: ellipsis; }
-.warning { background: #fff4ce; border-left: 4px solid #c90; padding: 8px 12px; }
-.refused { background: #fde7e9; border-left: 4px solid #c33; padding: 8px 12px; }
-summary { cursor: pointer; margin-top: 12px; }
-"""
 
 
 def page(report: Mapping[str, Any], title: str) -> str:
@@ -68,11 +50,7 @@ def page(report: Mapping[str, Any], title: str) -> str:
         f"<p>Plan <code>{escape(report['fingerprint'])}</code>, {escape(report['windows'])} windows, shuffle {escape(report['shuffle'])}, "
         f"seed {report['seed']}.</p>",
     ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n'
-        + "\n".join(parts)
-        + "\n</html>\n"
-    )
+    return html(title, parts)
 
 
 def plot(report: Mapping[str, Any]) -> str:
@@ -106,7 +84,7 @@ def _bands(report: Mapping[str, Any]) -> dict[str, str]:
     served = [entry for entry in report["sources"] if entry["samples"]]
     most = _BANDS if len(served) > _BANDS + 1 else _BANDS + 1
     ranked = sorted(served, key=lambda entry: -entry["samples"])[:most]
-    colours = (*_COLOURS, _OTHER)
+    colours = (*COLOURS, _OTHER)
     return {entry["source"]: colours[number] for number, entry in enumerate(ranked)}
 
 
@@ -190,7 +168,7 @@ def _labels(repeats: Sequence[tuple[str, int]], num_samples: int) -> list[Label]
 
 
 def _repeat_text(name: str) -> str:
-    return f"{_short(name)} repeats"
+    return f"{short(name)} repeats"
 
 
 def _repeat(label: Label, bands: Mapping[str, str], report: Mapping[str, Any], top: int) -> str:
@@ -221,7 +199,7 @@ def _axes(report: Mapping[str, Any], top: int) -> str:
     for sample in _ticks(report["num_samples"]):
         x = _x(sample, report["num_samples"])
         found.append(f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{bottom}" y2="{bottom + 5}" stroke="#222"/>')
-        found.append(f'<text x="{x:.2f}" y="{bottom + 18}" text-anchor="middle">{_count(sample)}</text>')
+        found.append(f'<text x="{x:.2f}" y="{bottom + 18}" text-anchor="middle">{rounded(sample)}</text>')
     unit = f"sample (a sample is {report['seq_len']:,} tokens"
     if report["batches"]:
         unit += f", a step {report['batches']['batch_size']:,} samples"
@@ -242,7 +220,7 @@ def _legend(report: Mapping[str, Any], bands: Mapping[str, str], top: int) -> st
         y = top + 22 * number
         found.append(f'<rect x="{_LEFT + _PLOT + 16}" y="{y}" width="13" height="13" fill="{colour}"/>')
         found.append(
-            f'<text x="{_LEFT + _PLOT + 36}" y="{y + 11}">{share_of(count / total)} {escape(_short(name))}<title>{escape(name)}</title></text>'
+            f'<text x="{_LEFT + _PLOT + 36}" y="{y + 11}">{share_of(count / total)} {escape(short(name))}<title>{escape(name)}</title></text>'
         )
     folded = [place for name, place in _repeats(report) if name not in bands]
     if folded:
@@ -263,20 +241,7 @@ def _ticks(num_samples: int) -> list[int]:
     return list(range(0, num_samples + 1, step))
 
 
-def _count(number: int) -> str:
-    for unit, factor in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= 10 * factor or (number >= factor and number % (factor // 10) == 0):
-            return f"{number / factor:,.4g}{unit}"
-    return f"{number:,}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 22 else f"{name[:14]}…{name[-7:]}"
-
-
 def _table(columns: Columns, entries: Sequence[Mapping[str, Any]]) -> str:
     shown, rest = largest(entries, _ROWS)
     head, *rows = cells(columns, shown)
-    lines = [f"<tr>{''.join(f'<th>{escape(text)}</th>' for text in head)}</tr>"]
-    lines.extend(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
-    return f'<div class="table"><table>{"".join(lines)}</table></div>' + (f"<p>{escape(rest)}</p>" if rest else "")
+    return table(head, rows) + (f"<p>{escape(rest)}</p>" if rest else "")

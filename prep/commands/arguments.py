@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import neutral_core as nc
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from neutral_core.layouts import LAYOUTS
+from prep.foreign.layouts import foreign_layout
 
 PATH = (
     "a corpus, a shard or a reference; of another layout a file, a folder, or the prefix of a pair or of numbered files"
@@ -69,8 +71,16 @@ def add_plan_file(parser: argparse.ArgumentParser) -> None:
 
 
 def open_layout(options: argparse.Namespace) -> nc.Corpus:
-    """Return the corpus of a command that has ``add_layout`` and a path."""
-    return nc.open_corpus(options.path, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries)
+    """Return the corpus of a command that has ``add_layout`` and a path; say of a layout that is converted what it is."""
+    try:
+        return nc.open_corpus(options.path, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries)
+    except FileNotFoundError:
+        foreign = foreign_layout(Path(options.path).expanduser(), options.layout)
+        if foreign is None:
+            raise
+        raise ValueError(
+            f"{options.path}: it is of the layout {foreign.name}, which is not read in place: millstream convert {options.path} DST makes a corpus of it."
+        ) from None
 
 
 def say(report: dict[str, Any], lines: list[str], as_json: bool) -> None:

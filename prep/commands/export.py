@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Declare the command\'s arguments."""
     parser.add_argument("path", metavar="SRC", help="a corpus, or a single shard")
     parser.add_argument(
-        "destination", metavar="DST", help="prefix (megatron), file (nanogpt, datatrove) or folder (olmo)"
+        "destination", metavar="DST", help="prefix (megatron), file (nanogpt, datatrove) or folder (olmo, levanter)"
     )
     parser.add_argument("--layout", required=True, choices=EXPORTED, help="that the other tool reads")
     parser.add_argument("--dtype", metavar="TYPE", help="of the ids (default: the layout's own for the vocabulary)")

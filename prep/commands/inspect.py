@@ -21,14 +21,25 @@ def add(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="show the tokens of documents in colour (default: on a terminal)",
     )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page with plots: lengths of documents, ids by frequency, tokens per source",
+    )
     parser.add_argument("--json", action="store_true", help="print plain data")
     parser.set_defaults(work=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> None:
     from prep import inspect
+    from prep.report_page import page
+    from prep.survey import survey
 
-    report = inspect.inspect(open_layout(options), Path(options.path), options.documents)
+    corpus = open_layout(options)
+    report = inspect.inspect(corpus, Path(options.path), options.documents)
+    if options.report is not None:
+        entry = {**report, **survey(corpus), "lines": inspect.lines_of(report)[1:]}
+        Path(options.report).write_text(page([entry], f"millstream inspect {options.path}"), encoding="utf-8")
     console = None if options.json or options.color == "never" else _console(options.color == "always")
     if console is not None and any("pieces" in shown for shown in report["first_documents"]):
         show_coloured(report, inspect.lines_of(report), console)

@@ -12,7 +12,7 @@ import numpy as np
 import neutral_core as nc
 from prep.foreign.layout import BYTES, INTEGERS, JSON, Foreign, Kind
 
-MASK, LABELS, LOSS_MASK = "attention_mask", "labels", "loss_mask"
+MASK, LABELS, LOSS_MASK, ASSISTANT_MASKS = "attention_mask", "labels", "loss_mask", "assistant_masks"
 IGNORED_LABEL = -100
 FIELD = "token.loss_mask"
 _DERIVED = ("position_ids", "token_type_ids", "special_tokens_mask", "length")
@@ -82,19 +82,18 @@ def choose(
         )
     companions = {
         name: name if name in columns and columns[name].holds == INTEGERS and name != tokens else None
-        for name in (MASK, LABELS, LOSS_MASK, f"{tokens}_segmentation")
+        for name in (MASK, LABELS, LOSS_MASK, ASSISTANT_MASKS, f"{tokens}_segmentation")
     }
-    mask, labels, loss_mask, segments = companions.values()
-    if labels and loss_mask:
-        raise ValueError(
-            f"{foreign.path}: it has the columns {labels} and {loss_mask}: give --ignore with one of them."
-        )
+    mask, labels, loss_mask, assistant, segments = companions.values()
+    said = [name for name in (labels, loss_mask, assistant) if name]
+    if len(said) > 1:
+        raise ValueError(f"{foreign.path}: it has the columns {' and '.join(said)}: give --ignore for all but one.")
     choice = Choice(
         tokens=tokens,
         dtype=given.str if given is not None and kind.holds == BYTES else None,
         mask=mask,
         labels=labels,
-        loss_mask=loss_mask,
+        loss_mask=loss_mask or assistant,
         segments=segments,
     )
     return choice, _notes(foreign, choice)
@@ -107,7 +106,7 @@ def _tokens(foreign: Foreign, columns: Mapping[str, Kind]) -> str:
         for name, kind in columns.items()
         if kind.holds == INTEGERS
         and (kind.dtype is None or kind.dtype.kind in "iu")
-        and name not in (MASK, LABELS, LOSS_MASK, *_DERIVED)
+        and name not in (MASK, LABELS, LOSS_MASK, ASSISTANT_MASKS, *_DERIVED)
         and not name.endswith(("_segmentation", "_position"))
     ]
     if not candidates:

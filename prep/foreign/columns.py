@@ -3,7 +3,7 @@
     attention_mask         ones in one run of a row, zeros before and behind it: padding, which is dropped
     labels                 equal to the ids, or -100: token.loss_mask, True where the label is not -100. Labels are not shifted: label i belongs to id i, as
                            Hugging Face's models have it
-    loss_mask              0 or 1: token.loss_mask
+    loss_mask              0 or 1: token.loss_mask; assistant_masks, as Hugging Face's chat templates name it, is the same
     <ids>_segmentation     T5X and MaxText: 1, 2, … for the documents of a packed row, 0 for padding: documents are cut where it changes (``segments``)
 
 Whatever contradicts this is refused by its place; a column that is in the way can be ignored by name.

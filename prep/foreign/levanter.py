@@ -1,11 +1,11 @@
-"""Levanter's caches: a folder with ``shard_ledger.json`` and, for each leaf of the examples, zarr3 arrays ``offsets`` and ``data``, read by tensorstore.
+"""Levanter's caches: a folder with ``shard_ledger.json`` and, for each leaf of the examples, zarr3 arrays ``offsets`` and ``data``; see levanter_array.
 
     <leaf>/offsets   int64; [0] is the number of rows, [i] where row i - 1 ends in data; arrays are "infinite", of 2^54
     <leaf>/data      the rows of the leaf, one after another
     <leaf>/shapes    there where a row has more than one dimension: such a leaf is not read
 
-Chunks that are missing would be read as zeros: tensorstore is told to refuse them. The rows of a cache are documents. A cache that is not finished is
-refused. Chunks have a checksum only where the cache was written with one.
+The rows of a cache are documents. A cache that is not finished is refused. What ``export`` wrote is checked chunk by chunk; Levanter's own arrays have
+no checksums, unless they were made with other codecs. A chunk of zeros alone is not stored by Levanter, and refused as a missing one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from neutral_core.errors import FormatError
-from prep.extras import require
 from prep.foreign.files import count_of, read_json, short
 from prep.foreign.layout import INTEGERS, Column, Foreign, ForeignLayout, Kind, Rows
+from prep.foreign.levanter_array import ArrayReader
 
-_LEDGER = "shard_ledger.json"
+LEDGER = "shard_ledger.json"
 _PIECE_TOKENS = 1 << 25
 _BATCH_TOKENS = 1 << 20
 _BATCH_ROWS = 1 << 16
@@ -45,17 +45,18 @@ class _Range:
 
     def read(self, names: Sequence[str]) -> Iterator[Rows]:
         """See Piece."""
-        arrays = {name: (_array(self.folder / name / "offsets"), _array(self.folder / name / "data")) for name in names}
+        leaves = {name: self.folder / name for name in names}
+        arrays = {name: (ArrayReader(leaf / "offsets"), ArrayReader(leaf / "data")) for name, leaf in leaves.items()}
         for start in range(self.first, self.last, _BATCH_ROWS):
             stop = min(start + _BATCH_ROWS, self.last)
-            edges = {name: _edges(offsets, self.folder / name, start, stop) for name, (offsets, _) in arrays.items()}
+            edges = {name: _edges(offsets, start, stop) for name, (offsets, _) in arrays.items()}
             at, lead = 0, edges[names[0]]
             while at < stop - start:
                 fit = int(np.searchsorted(lead, lead[at] + _BATCH_TOKENS, side="right")) - 1
                 end = min(max(fit, at + 1), stop - start)
                 columns = {
                     name: Column(
-                        _values(data, self.folder / name / "data", int(edges[name][at]), int(edges[name][end])),
+                        _values(data, int(edges[name][at]), int(edges[name][end])),
                         np.diff(edges[name][at : end + 1]),
                     )
                     for name, (_, data) in arrays.items()
@@ -65,7 +66,7 @@ class _Range:
 
 
 def _open(path: Path) -> Foreign:
-    ledger_path = path / _LEDGER
+    ledger_path = path / LEDGER
     ledger = read_json(ledger_path)
     if not isinstance(ledger, dict) or ledger.get("is_finished") is not True:
         raise FormatError(
@@ -102,13 +103,13 @@ def _pieces(path: Path, total: int, kinds: Mapping[str, Kind]) -> list[_Range]:
     for name, kind in kinds.items():
         if kind.holds != INTEGERS or kind.dtype is None:
             continue
-        offsets = _array(path / name / "offsets")
-        rows = int(_read(offsets, path / name / "offsets", 0, 1)[0])
+        offsets = ArrayReader(path / name / "offsets")
+        rows = 0 if not total and offsets.is_empty else int(offsets.read(0, 1)[0])
         if rows != total:
             raise FormatError(
-                f"{path / name}: it has {rows:,} rows, but {_LEDGER} says {total:,}: the copy was cut short, or the cache was changed: copy it again."
+                f"{path / name}: it has {rows:,} rows, but {LEDGER} says {total:,}: the copy was cut short, or the cache was changed: copy it again."
             )
-        values = int(_read(offsets, path / name / "offsets", total, total + 1)[0]) if total else 0
+        values = int(offsets.read(total, total + 1)[0]) if total else 0
         most, num_bytes = max(most, values), num_bytes + values * kind.dtype.itemsize
     count = max(1, min(-(-most // _PIECE_TOKENS), total))
     edges = [total * number // count for number in range(count + 1)]
@@ -119,7 +120,7 @@ def _pieces(path: Path, total: int, kinds: Mapping[str, Kind]) -> list[_Range]:
 
 
 def _recognises(path: Path) -> bool:
-    return (path / _LEDGER).is_file()
+    return (path / LEDGER).is_file()
 
 
 def _notes(ledger: Mapping[str, Any]) -> tuple[str, ...]:
@@ -162,61 +163,24 @@ def _inner_chunk(meta: Mapping[str, Any]) -> int:
     return size if type(size) is int else 0
 
 
-def _array(path: Path) -> Any:
-    """Open a zarr3 array for reading."""
-    tensorstore = require("tensorstore", extra="jax", purpose="reading a cache of Levanter's")
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": f"{path.absolute()}/"},
-        "fill_missing_data_reads": False,
-    }
-    try:
-        return tensorstore.open(spec, open=True, read=True).result()
-    except (ValueError, FileNotFoundError) as error:
-        raise FormatError(f"{path}: {_reason(error)}: the cache is damaged or was cut short: copy it again.") from None
-
-
-def _read(array: Any, path: Path, start: int, stop: int) -> npt.NDArray[Any]:
-    if not 0 <= start <= stop <= array.shape[0]:
-        raise FormatError(
-            f"{path}: items {start:,} … {stop:,} are outside of its {array.shape[0]:,}: the cache is damaged."
-        )
-    if start == stop:
-        return np.empty(0, dtype=array.dtype.numpy_dtype)
-    try:
-        return np.asarray(array[start:stop].read().result())
-    except (ValueError, FileNotFoundError, OSError) as error:
-        raise FormatError(
-            f"{path}: items {start:,} … {stop:,}: {_reason(error)}: the cache is damaged or was cut short: copy it again."
-        ) from None
-
-
-def _edges(offsets: Any, leaf: Path, first: int, last: int) -> npt.NDArray[np.int64]:
+def _edges(offsets: ArrayReader, first: int, last: int) -> npt.NDArray[np.int64]:
     """Return where rows first … last begin in the data: int64[last − first + 1]; the first row begins at 0, whose place holds the number of rows."""
-    edges = _read(offsets, leaf / "offsets", first, last + 1).astype(np.int64)
+    edges = offsets.read(first, last + 1).astype(np.int64)
     if first == 0:
         edges[0] = 0
     wrong = np.flatnonzero(np.diff(edges) < 0)
     if len(wrong) or edges[0] < 0:
         at = first + int(wrong[0]) if len(wrong) else first
-        raise FormatError(f"{leaf / 'offsets'}: row {at:,} ends before it begins: the cache is damaged.")
+        raise FormatError(f"{offsets.path}: row {at:,} ends before it begins: the cache is damaged.")
     return edges
 
 
-def _values(data: Any, path: Path, start: int, stop: int) -> npt.NDArray[Any]:
+def _values(data: ArrayReader, start: int, stop: int) -> npt.NDArray[Any]:
     """Return values, some at a time: a stretch longer than what there is meets a missing chunk before it fills the memory."""
     if stop - start <= _BATCH_TOKENS:
-        return _read(data, path, start, stop)
-    parts = [_read(data, path, at, min(at + _BATCH_TOKENS, stop)) for at in range(start, stop, _BATCH_TOKENS)]
+        return data.read(start, stop)
+    parts = [data.read(at, min(at + _BATCH_TOKENS, stop)) for at in range(start, stop, _BATCH_TOKENS)]
     return np.concatenate(parts)
-
-
-def _reason(error: Exception) -> str:
-    return (
-        str(error).strip().splitlines()[0].partition(" [source")[0].rstrip(".")
-        if str(error).strip()
-        else type(error).__name__
-    )
 
 
 LAYOUT = ForeignLayout(name="levanter", recognises=_recognises, open=_open)

@@ -171,7 +171,7 @@ def test_a_loss_mask_is_taken_as_it_is(tmp_path: Path) -> None:
     run(write(tmp_path / "a", ids=[[5, 6], [7]], loss_mask=[[0, 1], [1]]), tmp_path / "out", boundaries="index")
     assert masks(tmp_path / "out") == [[False, True], [True]]
     both = write(tmp_path / "b", ids=[[5]], labels=[[5]], loss_mask=[[1]])
-    with pytest.raises(ValueError, match="it has the columns labels and loss_mask: give --ignore with one of them"):
+    with pytest.raises(ValueError, match="it has the columns labels and loss_mask: give --ignore for all but one"):
         run(both, tmp_path / "other", boundaries="index")
 
 

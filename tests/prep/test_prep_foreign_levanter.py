@@ -19,11 +19,17 @@ ts = pytest.importorskip("tensorstore")
 SIZE = 2**54
 
 
-def create(path: Path, dtype: str, values: Sequence[int], *, outer: int, inner: int) -> None:
-    """An array of 2^54 whose first items are the values: sharded, blosc inside, crc32c over the index alone."""
+CRC32C = {"name": "crc32c"}
+
+
+def create(
+    path: Path, dtype: str, values: Sequence[int], *, outer: int, inner: int, more: Sequence[dict[str, str]] = ()
+) -> None:
+    """An array of 2^54 whose first items are the values: sharded, blosc inside, then ``more`` codecs; crc32c over the index in any case."""
     codecs = [
         {"name": "bytes", "configuration": {"endian": "little"}},
         {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}},
+        *more,
     ]
     sharding = {
         "chunk_shape": [inner],
@@ -52,6 +58,7 @@ def write_cache(
     leaf: str = "input_ids",
     outer: int = 64,
     inner: int = 8,
+    more: Sequence[dict[str, str]] = (),
 ) -> Path:
     flat = [n for row in rows for n in row]
     create(
@@ -60,8 +67,9 @@ def write_cache(
         [len(rows), *np.cumsum([len(row) for row in rows])],
         outer=outer,
         inner=inner,
+        more=more,
     )
-    create(folder / leaf / "data", dtype, flat, outer=outer, inner=inner)
+    create(folder / leaf / "data", dtype, flat, outer=outer, inner=inner, more=more)
     ledger = {
         "total_num_rows": len(rows),
         "shard_rows": {"a": len(rows)},
@@ -80,6 +88,44 @@ def test_the_rows_of_a_cache_are_documents(tmp_path: Path, dtype: str) -> None:
     report = run(write_cache(tmp_path / "cache", rows, dtype), tmp_path / "out")
     assert documents(tmp_path / "out") == rows
     assert any('of its tokenizer: {"tokenizer": "gpt2", "vocab_size": 50257}' in note for note in report["notes"])
+
+
+def test_arrays_with_a_crc32c_codec_are_read_and_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    folder = write_cache(tmp_path / "cache", DOCUMENTS, more=[CRC32C])
+    run(folder, tmp_path / "out")
+    assert documents(tmp_path / "out") == DOCUMENTS
+    chunk = folder / "input_ids/data/c/0"
+    raw = bytearray(chunk.read_bytes())
+    raw[20] ^= 1  # behind the 16 bytes of blosc's header: a value
+    chunk.write_bytes(raw)
+    with pytest.raises(nc.FormatError, match=r"input_ids/data: items .*data/c/0.*Digest mismatch"):
+        run(folder, tmp_path / "out2")
+
+
+def test_a_cache_of_no_rows_has_no_chunks_as_levanter_writes_it(tmp_path: Path) -> None:
+    folder = write_cache(tmp_path / "cache", [])
+    shutil.rmtree(folder / "input_ids/offsets/c", ignore_errors=True)
+    run(folder, tmp_path / "out", vocab_size=9)
+    assert documents(tmp_path / "out") == []
+
+
+def test_the_masks_of_levanters_chats_are_masks(tmp_path: Path) -> None:
+    folder = write_cache(tmp_path / "cache", [[5, 6, 0], [7]])
+    write_cache(folder, [[0, 1, 1], [0]], leaf="assistant_masks")
+    report = run(folder, tmp_path / "out")
+    assert masks(tmp_path / "out") == [[False, True, True], [False]]
+    assert "assistant_masks became token.loss_mask." in report["notes"]
+    write_cache(folder, [[1, 1, 1], [0]], leaf="loss_mask")
+    with pytest.raises(
+        ValueError, match="it has the columns loss_mask and assistant_masks: give --ignore for all but one"
+    ):
+        run(folder, tmp_path / "out2")
+
+
+def test_a_chunk_that_levanter_did_not_store_is_refused_with_what_it_may_be(tmp_path: Path) -> None:
+    folder = write_cache(tmp_path / "cache", [[1] * 8, [0] * 8, [1] * 8])
+    with pytest.raises(nc.FormatError, match=r"lost; or it held zeros alone"):
+        run(folder, tmp_path / "out")
 
 
 def test_rows_may_be_joined_and_cut_all_the_same(tmp_path: Path) -> None:
