@@ -42,7 +42,7 @@ class _RowGroup:
     def read(self, names: Sequence[str]) -> Iterator[Rows]:
         """See Piece."""
         with checked(self.path):
-            with _parquet(self.path) as file:
+            with parquet(self.path) as file:
                 check_kinds(file.schema_arrow, self.kinds, names, self.path)
                 group = file.metadata.row_group(self.group)
                 values = max(group.column(number).num_values for number in range(group.num_columns))
@@ -80,7 +80,7 @@ def _open_parquet(path: Path) -> Foreign:
     kinds: dict[str, Kind] = {}
     pieces: list[_RowGroup] = []
     for file in files:
-        with checked(file), _parquet(file) as opened:
+        with checked(file), parquet(file) as opened:
             if not kinds:
                 kinds = kinds_of(opened.schema_arrow)
             first = 0
@@ -194,7 +194,8 @@ def _to_the_end(reader: Any, source: Any, path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def parquet(path: Path) -> Iterator[Any]:
+    """Open a Parquet file, whose pages are checked against their checksums where it has them."""
     module = require("pyarrow.parquet", extra="prep", purpose="reading Parquet")
     with module.ParquetFile(str(path), page_checksum_verification=True) as file:
         yield file

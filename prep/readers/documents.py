@@ -4,6 +4,7 @@
     line        each line; its end is \\n with or without \\r before it; a \\r elsewhere is text; empty lines are passed over and counted
     blank-line  lines up to an empty one; the line ends between them are kept, the one at the end is not
     jsonl       each line's text under a key; empty lines are passed over and counted, an empty text is an empty document
+    rows        of Parquet and Arrow: each row's text in a column (prep.readers.rows)
 
 A range that begins inside a file owns the documents that begin in it and reads its last one to the end, so that ranges of any size give the
 documents of the whole file.
@@ -14,26 +15,27 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import math
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from prep.extras import require
-from prep.readers.inputs import Input, Range
+from prep.readers import rows
+from prep.readers.inputs import ROWS, Input, Range
 
 SHOWN = 5
 _CHUNK = 1 << 20
 _ZST_WINDOW = 1 << 31  # as `zstd --long=31` writes; the library's own limit is 2^27
 _BLANK = b" \t\r"  # what JSON calls white space; the \n is gone
 
-# By kind or rule: what is passed over and counted. A file may be empty, and between blank lines nothing is.
+# By kind or rule: what is passed over and counted. Others have nothing of the kind: a file may be empty, and between blank lines nothing is.
 _EMPTY: dict[str, Callable[[bytes], bool]] = {
     "jsonl": lambda data: not data.strip(_BLANK),
     "line": lambda data: not data,
-    "blank-line": lambda data: False,
-    "file": lambda data: False,
 }
 
 
@@ -60,8 +62,7 @@ class Tally:
             self.skipped.append((at, number, why))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A text, and the line on which it begins, from 1, counted from the first line of its range."""
 
     text: str
@@ -82,43 +83,56 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         ValueError: a bad document under ``error``: with file, line and byte; a compressed file that is damaged or cut short, always.
     """
     parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
-    is_empty = _EMPTY[part.input.kind if part.input.kind == "jsonl" else rule]
-    with _open(part.input) as file:
+    is_empty = _EMPTY.get(rule if part.input.kind == "text" else part.input.kind)
+    for at, number, data in _found(part, rule, text_key, tally):
+        if at == 0 and data is not None and part.input.kind == "jsonl":
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        if is_empty is not None and data is not None and is_empty(data):
+            tally.num_empty_lines += 1
+            continue
+        try:
+            if data is None:
+                raise ValueError(f"{text_key!r} is null, expected a text")
+            yield Document(parse(data), number)
+        except ValueError as error:
+            if on_bad == "error":
+                raise ValueError(
+                    f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
+                ) from None
+            tally.skip(at, number, str(error))
+
+
+def _found(part: Range, rule: str, text_key: str, tally: Tally) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield (where it begins, line or row from 1, what is stored, None for a null) for each document of a range."""
+    if part.input.kind in ROWS:
+        yield from rows.cells(part, text_key, tally)
+        return
+    with _undamaged(part.input), _open(part.input) as file:
         if part.input.kind == "text" and rule == "file":
-            found: Iterator[tuple[int, int, bytes]] = ((0, 1, read()) for read in (file.read,))
+            yield 0, 1, file.read()
         elif part.input.kind == "text" and rule == "blank-line":
-            found = _paragraphs(file, part, tally)
+            yield from _paragraphs(file, part, tally)
         else:
-            found = ((at, number, _without_end(line)) for at, number, line in _lines(file, part, tally))
-        for at, number, data in _undamaged(found, part.input):
-            if at == 0 and part.input.kind == "jsonl":
-                data = data.removeprefix(b"\xef\xbb\xbf")
-            if is_empty(data):
-                tally.num_empty_lines += 1
-                continue
-            try:
-                yield Document(text=parse(data), line=number)
-            except ValueError as error:
-                if on_bad == "error":
-                    raise ValueError(
-                        f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
-                    ) from None
-                tally.skip(at, number, str(error))
+            for at, number, line in _lines(file, part, tally):
+                yield at, number, _without_end(line)
 
 
 def _open(item: Input) -> IO[bytes]:
     if item.compression == "gz":
         return cast("IO[bytes]", io.BufferedReader(gzip.open(item.path, "rb"), _CHUNK))
+    if item.compression == "xz":
+        return cast("IO[bytes]", io.BufferedReader(lzma.open(item.path, "rb"), _CHUNK))
     if item.compression == "zst":
         zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
         return cast("IO[bytes]", io.BufferedReader(_Zst(open(item.path, "rb"), zstandard), _CHUNK))
     return open(item.path, "rb")
 
 
-def _undamaged(found: Iterator[tuple[int, int, bytes]], item: Input) -> Iterator[tuple[int, int, bytes]]:
+@contextmanager
+def _undamaged(item: Input) -> Iterator[None]:
     try:
-        yield from found
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise ValueError(
             f"{item.name}: the compressed file is damaged or cut short ({error}): copy it again."
         ) from None
@@ -235,7 +249,15 @@ def _parse_text(data: bytes) -> str:
 
 
 def _parse_json(text_key: str) -> Callable[[bytes], str]:
+    loads = _fast_loads()
+
     def parse(data: bytes) -> str:
+        try:
+            value = loads(data)
+            if type(value) is dict and type(found := value.get(text_key)) is str:
+                return found
+        except ValueError:
+            pass  # the standard library decides, so that what is refused does not depend on what is installed
         text = _parse_text(data)
         try:
             value = json.loads(text)
@@ -256,6 +278,19 @@ def _parse_json(text_key: str) -> Callable[[bytes], str]:
     return parse
 
 
+def _fast_loads() -> Callable[[bytes], Any]:
+    """Return orjson's parser, which is several times as fast; without it one that leaves everything to the standard library."""
+    try:
+        import orjson
+    except ImportError:
+
+        def none(data: bytes) -> None:
+            return None
+
+        return none
+    return orjson.loads
+
+
 def _is_whole(text: str) -> bool:
     """Return whether UTF-8 can write the text; only an escape of JSON brings about one that it cannot."""
     try:
@@ -270,9 +305,11 @@ def place_of(part: Range, at: int, number: int) -> str:
 
     Args:
         part: the range in which it begins.
-        at: byte at which it begins in the file (as decompressed).
+        at: byte at which it begins in the file (as decompressed); of rows: its number, from 0.
         number: line on which it begins, from 1 in the range.
     """
+    if part.input.kind in ROWS:
+        return f"{part.input.name}: row {at + 1:,}"
     if part.start:
         with open(part.input.path, "rb") as file:
             left, number = at, 1
