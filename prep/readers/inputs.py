@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 TASK_BYTES = 8 << 20
-_EXPANSION = (
+EXPANSION = (
     4  # how much larger text is than it is compressed, about: what a compressed file counts for beside others in a task
 )
 RULES = ("file", "line", "blank-line")
@@ -160,7 +160,7 @@ def cut(inputs: Sequence[Input], rule: str, task_bytes: int = TASK_BYTES) -> lis
     group: list[Range] = []
     size = 0
     for item in inputs:
-        num_bytes = item.num_bytes * (_EXPANSION if item.compression else 1)
+        num_bytes = item.num_bytes * (EXPANSION if item.compression else 1)
         if num_bytes > task_bytes:
             if group:
                 tasks.append(tuple(group))
