@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jax_adapter.batch import Batch
 from jax_adapter.grain import GrainSampler, GrainSource
 from jax_adapter.loader import Loader
 from jax_adapter.rows import addressable_rows
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jax_adapter.grain_dataset import GrainDataset
 
 __all__ = [
+    "Batch",
     "GrainDataset",
     "GrainSampler",
     "GrainSource",

@@ -1,28 +1,43 @@
 """Whether the processes of a mesh serve the same thing: 64-bit digests, gathered from all and compared on each.
 
 JAX accepts different data for one replicated row without a word, and trains on; a process with another plan or cursor is found by nobody else.
-What is compared: the numbers below, and a digest of each part of the rows (the rows that one device holds) among the processes that hold it.
+What is compared: the numbers below, and a digest of each part of the batch (the rows, and of a cut row the columns, that one device holds) among
+the processes that hold it.
 
-    step · plan · sample · pass (batch_size, num_samples, last) · part 0 · part 1 · …          uint64, 0: a part not held
+    failed · step · plan · sample · pass (batch_size, num_samples, last) · part 0 · part 1 · …          uint64, 0: a part not held
 
-All processes see all numbers, so all raise the same error at the same step, and none waits for another.
+All processes see all numbers, so all raise at the same step, and none waits for another: one whose reader failed tells that, and then raises its own
+error.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jax_adapter.packed import Layout
+from jax_adapter.rows import Columns
+from neutral_core.batch import Batch
+
 UInt64 = npt.NDArray[np.uint64]
-_HEAD = ("step", "plan", "sample", "pass")
+_HEAD = ("step", "plan", "sample", "pass")  # behind "failed"
+
+
+class Held(NamedTuple):
+    """What a process holds of a global batch: ``packed`` [held parts of a row, rows, words], as ``jax_adapter.packed`` makes it."""
+
+    packed: npt.NDArray[Any]
+    layout: Layout
+    rows: npt.NDArray[np.int64]
+    columns: Columns
 
 
 def digest(*pieces: bytes) -> int:
@@ -33,29 +48,30 @@ def digest(*pieces: bytes) -> int:
     return int.from_bytes(state.digest(), "little") or 1
 
 
-def digests_of_parts(
-    batch: Mapping[str, npt.NDArray[Any]], rows: npt.NDArray[np.int64], num_parts: int, size: int
-) -> UInt64:
-    """Return uint64[num_parts]: of each part of a global batch, of ``size`` rows, that is held here, a digest of its rows; 0 for the others.
+def digests_of_parts(batch: Batch, held: Held, size: int, num_row_parts: int) -> UInt64:
+    """Return uint64[num_row_parts · num_parts of a row]: of each part of a global batch that is held here a digest, rows first; 0 for the others.
 
     Args:
-        batch: of numpy arrays, as the core's Loader returns it; every key is digested, with dtype and shape.
-        rows: int64[r], ascending: which rows of the global batch they are; whole parts.
+        batch: of numpy arrays, rows of ``held.rows``; ``sample`` and ``source`` are digested with each part of a row.
+        held: what this process holds, packed.
+        size: of the global batch, in rows.
     """
-    found = np.zeros(num_parts, dtype=np.uint64)
-    per_part = size // num_parts
-    for at in range(0, len(rows), per_part):
-        pieces: list[bytes] = []
-        for key in sorted(batch):
-            part = np.ascontiguousarray(batch[key][at : at + per_part])
-            pieces += [f"{key} {part.dtype.str} {part.shape}\n".encode(), part.tobytes()]
-        found[int(rows[at]) // per_part] = digest(*pieces)
-    return found
+    columns = held.columns
+    found = np.zeros((num_row_parts, columns.num_parts), dtype=np.uint64)
+    per_part = size // num_row_parts
+    for at in range(0, len(held.rows), per_part):
+        rows = slice(at, at + per_part)
+        numbers_of_rows = b"".join(batch[key][rows].tobytes() for key in ("sample", "source"))
+        for place, part in enumerate(columns.parts):
+            found[int(held.rows[at]) // per_part, part] = digest(
+                repr(held.layout).encode(), numbers_of_rows, held.packed[place, rows].tobytes()
+            )
+    return found.ravel()
 
 
-def numbers(*, step: int, plan: str, sample: int, options: str, parts: UInt64) -> UInt64:
-    """Return uint64[4 + num_parts]: what a process tells the others; ``plan`` and ``options`` are text, digested here."""
-    head = [step, digest(plan.encode()), sample, digest(options.encode())]
+def numbers(*, step: int, plan: str, sample: int, options: str, parts: UInt64, failed: bool = False) -> UInt64:
+    """Return uint64[5 + num_parts]: what a process tells the others; ``plan`` and ``options`` are text, digested here."""
+    head = [failed, step, digest(plan.encode()), sample, digest(options.encode())]
     return np.concatenate([np.array(head, dtype=np.uint64), parts])
 
 
@@ -84,19 +100,27 @@ def _collective(mesh: Mesh) -> tuple[list[int], NamedSharding, Callable[[jax.Arr
     return processes, each, jax.jit(lambda rows: rows, out_shardings=everywhere)
 
 
-def compare(processes: Sequence[int], gathered: UInt64, *, batch_size: int) -> None:
-    """Raise RuntimeError, naming the step, the processes and what differs, unless all that the processes told agrees."""
-    for column, name in enumerate(_HEAD):
+def compare(processes: Sequence[int], gathered: UInt64, *, batch_size: int, num_columns: int = 1) -> None:
+    """Raise RuntimeError, naming the step, the processes and what differs, unless all that the processes told agrees.
+
+    ``num_columns``: into how many parts a row is cut.
+    """
+    failed = [process for process, told in zip(processes, gathered[:, 0].tolist(), strict=True) if told]
+    if failed:
+        raise RuntimeError(
+            f"{_where(gathered)}: {_named(failed)} could not read its rows, and says why in an error of its own."
+        )
+    for column, name in enumerate(_HEAD, 1):
         values = dict(zip(processes, gathered[:, column].tolist(), strict=True))
         if len(set(values.values())) > 1:
             raise RuntimeError(f"{_where(gathered)}: {_sentence(name, values)}")
-    num_parts = gathered.shape[1] - len(_HEAD)
-    per_part = batch_size // num_parts
-    for part in range(num_parts):
-        column = gathered[:, len(_HEAD) + part].tolist()
-        values = {process: value for process, value in zip(processes, column, strict=True) if value}
+    parts = gathered[:, 1 + len(_HEAD) :]
+    per_part = batch_size * num_columns // parts.shape[1]
+    for part in range(parts.shape[1]):
+        values = {process: value for process, value in zip(processes, parts[:, part].tolist(), strict=True) if value}
         if len(set(values.values())) > 1:
-            rows = f"rows {part * per_part} … {(part + 1) * per_part - 1}"
+            first, column = part // num_columns * per_part, part % num_columns
+            rows = f"rows {first} … {first + per_part - 1}" + (f", part {column} of {num_columns}," * (num_columns > 1))
             raise RuntimeError(
                 f"{_where(gathered)}: {_others(values)} read other data for {rows} of the global batch than "
                 f"{_most(values)}: one of them reads a damaged or changed file; run millstream verify there."
@@ -104,7 +128,7 @@ def compare(processes: Sequence[int], gathered: UInt64, *, batch_size: int) -> N
 
 
 def _where(gathered: UInt64) -> str:
-    return f"step {int(gathered[0, 0])}, sample {int(gathered[0, 2])}: the processes differ"
+    return f"step {int(gathered[0, 1])}, sample {int(gathered[0, 3])}: the processes differ"
 
 
 def _sentence(name: str, values: dict[int, int]) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from jax_adapter.unpack import Arrays, columns, on_device
+from jax_adapter.batch import on_device
+from jax_adapter.packed import Arrays
+from jax_adapter.unpack import columns, targets_of
 
 
 def maxtext_batch(batch: Mapping[str, Any], *, seq_len: int, sharding: NamedSharding | None = None) -> Arrays:
@@ -25,8 +28,7 @@ def maxtext_batch(batch: Mapping[str, Any], *, seq_len: int, sharding: NamedShar
     ``inputs_position``, ``targets_position``: restarting in each document; without ``documents`` 0 … seq_len − 1 and 1 … seq_len. In padding rows
     all are 0.
     """
-    held = {key: rows for key, rows in batch.items() if key != "source"}
-    return on_device(_maxtext, held, seq_len, sharding)
+    return on_device(_maxtext, batch, seq_len, sharding)
 
 
 def levanter_batch(batch: Mapping[str, Any], *, seq_len: int, sharding: NamedSharding | None = None) -> Arrays:
@@ -39,37 +41,45 @@ def levanter_batch(batch: Mapping[str, Any], *, seq_len: int, sharding: NamedSha
     for Pos = 4096 make a plan of seq_len=4095. ``tokens`` int32; ``loss_weight`` float32, 1 where the next token counts, 0 at the last position and
     in padding (older versions name it ``loss_mask``); ``segment_ids`` int32, documents from 1, for ``AttentionMask.causal().with_segment_ids``; without
     a plan's ``documents`` all 1, and 0 in padding.
+
+    Raises:
+        ValueError: the loader cut the rows over a context axis.
     """
-    held = {key: rows for key, rows in batch.items() if key != "source"}
-    return on_device(_levanter, held, seq_len, sharding)
+    return on_device(_levanter, batch, seq_len, sharding)
 
 
 def _maxtext(batch: Arrays, seq_len: int) -> Arrays:
     rows = columns(batch, seq_len)
-    length = batch["tokens"].shape[1]
-    ones = jnp.ones_like(batch["tokens"], dtype=jnp.int32)
-    real = ones
-    if "loss_mask" in batch:  # a padding row has no loss anywhere
-        real = ones * batch["loss_mask"].any(axis=1, keepdims=True)
-    segments = batch.get("segment_ids", real)
-    positions = batch.get("positions", jnp.arange(length, dtype=jnp.int32) * real)
-    counted = batch.get("loss_mask", ones[:, :seq_len] != 0)
+    real = _real(batch, rows["inputs"])
+    places = jnp.arange(seq_len, dtype=jnp.int32)
+    segments, positions = batch.get("segment_ids"), batch.get("positions")
+    target_segments = real if segments is None else targets_of(segments, seq_len)
     return {
         "inputs": rows["inputs"],
-        "inputs_position": positions[:, :seq_len],
-        "inputs_segmentation": segments[:, :seq_len],
+        "inputs_position": places * real if positions is None else rows["positions"],
+        "inputs_segmentation": real if segments is None else rows["segment_ids"],
         "targets": rows["targets"],
-        "targets_position": positions[:, 1 : seq_len + 1],
-        "targets_segmentation": jnp.where(counted, segments[:, 1 : seq_len + 1], 0),
+        "targets_position": (places + 1) * real if positions is None else targets_of(positions, seq_len),
+        "targets_segmentation": jnp.where(batch.get("loss_mask", real != 0), target_segments, 0),
     }
 
 
 def _levanter(batch: Arrays, seq_len: int) -> Arrays:
-    ones = jnp.ones_like(batch["tokens"][:, : seq_len + 1], dtype=jnp.int32)
-    counted = batch.get("loss_mask", ones[:, :seq_len] != 0)
-    segments = batch.get("segment_ids", ones * counted.any(axis=1, keepdims=True))
+    if batch["tokens"].ndim > 2:
+        raise ValueError(
+            "batch: its rows are cut over a context axis, each part with its own targets, expected whole rows, as Levanter's: "
+            "give the loader a sharding of rows only, and levanter_batch the one with the context axis."
+        )
+    tokens = batch["tokens"][:, : seq_len + 1].astype(jnp.int32)
+    real = _real(batch, tokens)
     return {
-        "tokens": batch["tokens"][:, : seq_len + 1].astype(jnp.int32),
-        "loss_weight": jnp.pad(counted.astype(jnp.float32), ((0, 0), (0, 1))),
-        "segment_ids": segments[:, : seq_len + 1],
+        "tokens": tokens,
+        "loss_weight": jnp.pad(batch.get("loss_mask", real[:, :seq_len]).astype(jnp.float32), ((0, 0), (0, 1))),
+        "segment_ids": batch["segment_ids"][:, : seq_len + 1] if "segment_ids" in batch else real,
     }
+
+
+def _real(batch: Arrays, rows: jax.Array) -> jax.Array:
+    """Return int32, of the shape of ``rows``: 0 in padding rows, else 1."""
+    ones = jnp.ones_like(rows, dtype=jnp.int32)
+    return ones * (batch["source"][:, None] >= 0) if "source" in batch else ones

@@ -8,7 +8,6 @@ from functools import partial
 import torch
 
 from torch_adapter import Loader
-from torch_adapter.loader import AHEAD
 from torch_adapter.transfer import Ring
 from torch_adapter.widen import Tensors, widen_tensors
 
@@ -52,9 +51,9 @@ class ScriptedEngine:
         return self.copies[-1].tensors, self.copies[-1]
 
 
-def send_through_a_script(loader: Loader) -> ScriptedEngine:
+def send_through_a_script(loader: Loader, depth: int = 2) -> ScriptedEngine:
     """Make a loader, not yet iterated, send ahead as it does to an accelerator."""
     engine = ScriptedEngine()
-    loader._send = Ring(engine, partial(widen_tensors, dtype=loader.dtype), slots=AHEAD + 1).send
-    loader._depth = AHEAD
+    loader._send = Ring(engine, partial(widen_tensors, dtype=loader.dtype), slots=depth + 1).send
+    loader.depth = depth
     return engine

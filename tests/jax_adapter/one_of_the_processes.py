@@ -84,9 +84,10 @@ def main(port: str, number: str, count: str, folder: str) -> None:
     """Serve three batches under each layout, each from the state of the one before; then save, or go on from what was saved."""
     process = join(port, number, count)
     devices = devices_in_order()
-    plan = mixed_plan(documents=True, extra_tokens=1)
+    plan = mixed_plan(documents=True)
     states: list[dict[str, Any]] = []
     held: list[list[Any]] = []  # of each step
+    read: list[int] = []  # of each step, tokens of a row
     for places, axes, spec, rows in LAYOUTS[int(count)].values():
         mesh = Mesh(np.vectorize(devices.__getitem__, otypes=[object])(np.array(places)), axes)
         with Loader(
@@ -100,8 +101,9 @@ def main(port: str, number: str, count: str, folder: str) -> None:
                 batch = next(loader)
                 check(batch, plan.read(np.arange(first, first + BATCH)), rows[process], loader.sharding)
                 held.append(shards_of(batch["tokens"]))
+                read.append(loader._reader.plan.row_length)
             states.append(loader.get_state())
-    found: dict[str, Any] = {"states": states, "held": held, "kept": {}}
+    found: dict[str, Any] = {"states": states, "held": held, "read": read, "kept": {}}
     mesh = Mesh(np.array(devices), ("data",))
     if count == "2":
         found["kept"] = save(Path(folder), mesh, process)
@@ -176,13 +178,13 @@ def restore_with_orbax(folder: Path, sharding: NamedSharding) -> tuple[jax.Array
 
 def shards_of(tokens: jax.Array) -> list[Any]:
     """Return of each device of this process ((first row, last row + 1), (first column, last column + 1)) of its shard, and what is in it."""
-    return [
-        (
-            [part.indices(length)[:2] for part, length in zip(shard.index, tokens.shape, strict=True)],
-            np.asarray(shard.data).tolist(),
-        )
-        for shard in tokens.addressable_shards
-    ]
+    found = []
+    for shard in tokens.addressable_shards:
+        rows, column, length = shard.index[0].indices(tokens.shape[0])[:2], 0, tokens.shape[-1]
+        if tokens.ndim == 3:
+            column = shard.index[1].indices(tokens.shape[1])[0] * (length - 1)
+        found.append(((rows, (column, column + length)), np.asarray(shard.data).reshape(-1, length).tolist()))
+    return found
 
 
 def check(batch: dict[str, Any], expected: nc.Batch, rows: list[int], sharding: NamedSharding) -> None:
@@ -190,13 +192,13 @@ def check(batch: dict[str, Any], expected: nc.Batch, rows: list[int], sharding: 
     assert batch["sample"].tolist() == expected["sample"][rows].tolist()
     unpacked = unpack(batch, seq_len=16, sharding=sharding)
     wide = {"inputs": expected["tokens"][:, :16], "targets": expected["tokens"][:, 1:17]}
-    for key, array in (batch | {key: unpacked[key] for key in wide}).items():
-        if key != "sample":
-            want = (expected | wide)[key]
-            assert array.shape == want.shape
-            assert len(array.addressable_shards) == 4
-            for shard in array.addressable_shards:
-                assert np.array_equal(np.asarray(shard.data), want[shard.index])
+    wide |= {key: expected[key][:, :16] for key in ("segment_ids", "positions")}
+    for key, array in ({"source": batch["source"]} | unpacked).items():
+        want = (expected | wide)[key]
+        assert array.shape == want.shape
+        assert len(array.addressable_shards) == 4
+        for shard in array.addressable_shards:
+            assert np.array_equal(np.asarray(shard.data), want[shard.index])
     total = sum_of(unpacked["targets"])
     assert int(np.asarray(total.addressable_shards[0].data)) == int(wide["targets"].astype(np.int64).sum())
 

@@ -21,24 +21,24 @@ from jax_adapter import Loader
 def serve(mesh: Mesh, spec: PartitionSpec, *, steps: int, seed: int = 11, first: int = 0, **options: Any) -> list[str]:
     """Return what the iteration raised, and how many batches came before it."""
     plan = mixed_plan(documents=True, seed=seed, skip=options.pop("skip", ()))
-    damaged_from = options.pop("damaged_from", None)
+    damaged_from, failing = options.pop("damaged_from", None), options.pop("failing", False)
     found = 0
     options = {"batch_size": 16, "check_every": 3} | options
     with Loader(plan, sharding=NamedSharding(mesh, spec), **options) as loader:
         loader.set_state(plan.cursor(first))
         if damaged_from is not None:
-            damage(loader, damaged_from)
+            damage(loader, damaged_from, failing)
         try:
             for _ in range(steps):
                 next(loader)
                 found += 1
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             return [str(error), str(found), str(loader.get_state()["sample"])]
     return ["", str(found), ""]
 
 
-def damage(loader: Loader, first: int) -> None:
-    """Let the loader's reader return another token in the row of sample ``first`` and in all behind it."""
+def damage(loader: Loader, first: int, failing: bool) -> None:
+    """Let the loader's reader return another token in the row of sample ``first`` and in all behind it, or raise in their place."""
     original = loader._reader
 
     class Damaged:
@@ -48,6 +48,8 @@ def damage(loader: Loader, first: int) -> None:
         def __next__(self) -> Any:
             batch = next(original)
             rows = batch["sample"] >= first
+            if failing and rows.any():
+                raise OSError("the disk is gone")
             batch["tokens"][rows, 3] ^= 1
             return batch
 
@@ -73,6 +75,19 @@ def main(port: str, number: str, count: str) -> None:
         "rows": serve(crossing, by_rows, steps=10, damaged_from=100 if second else 10**6),
         "rows, depth 0": serve(crossing, by_rows, steps=10, damaged_from=69 if second else 10**6, depth=0),
         "rows of one process only": serve(split, by_rows, steps=10, damaged_from=0 if second else 10**6),
+        # at a step that is compared: the one that fails joins, and no process waits for another; asked again, all try that batch again
+        "a failing reader": serve(split, by_rows, steps=10, damaged_from=96 if second else 10**6, failing=True),
+        "a failing reader, each step checked": serve(
+            split, by_rows, steps=10, damaged_from=32 if second else 10**6, failing=True, check_every=1
+        ),
+        # each row in two parts, one on each process: its parts are compared with nobody's; with a third axis, each part is on both
+        "nothing, rows cut": serve(crossing, PartitionSpec("data", "model"), steps=10),
+        "a part of cut rows": serve(
+            Mesh(devices.reshape(2, 2, 2), ("model", "data", "context")),
+            PartitionSpec("data", "context"),
+            steps=10,
+            damaged_from=100 if second else 10**6,
+        ),
         "unchecked": serve(crossing, by_rows, steps=10, damaged_from=0 if second else 10**6, check_every=0),
     }
     print("FOUND " + json.dumps(found), flush=True)

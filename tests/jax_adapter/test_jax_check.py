@@ -15,6 +15,8 @@ from jax_plans import mixed_plan  # noqa: E402 - after importorskip
 from jax_processes import run_processes  # noqa: E402 - after importorskip
 
 from jax_adapter import Loader, check  # noqa: E402 - after importorskip
+from jax_adapter.packed import Layout  # noqa: E402 - after importorskip
+from jax_adapter.rows import Columns  # noqa: E402 - after importorskip
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,13 @@ def raised() -> list[dict[str, list[str]]]:
             6,
             (96, 96),
         ),
+        (
+            "a part of cut rows",
+            "step 6, sample 96: the processes differ: process 1 read other data for rows 0 … 7, part 0 of 2, of the global batch than process 0: "
+            "one of them reads a damaged or changed file; run millstream verify there.",
+            6,
+            (96, 96),
+        ),
     ],
 )
 def test_both_processes_say_which_one_differs_and_at_which_step(
@@ -80,7 +89,18 @@ def test_both_processes_say_which_one_differs_and_at_which_step(
         assert raised[process][difference] == [message, str(batches), str(sample[process])]
 
 
-@pytest.mark.parametrize("none", ["nothing", "nothing, rows split", "rows of one process only", "unchecked"])
+@pytest.mark.parametrize(("difference", "step"), [("a failing reader", 6), ("a failing reader, each step checked", 2)])
+def test_a_process_that_cannot_read_tells_the_others_before_it_raises_its_own_error(
+    raised: list[dict[str, list[str]]], difference: str, step: int
+) -> None:
+    message = f"step {step}, sample {16 * step}: the processes differ: process 1 could not read its rows, and says why in an error of its own."
+    assert raised[0][difference] == [message, str(step), str(16 * step)]
+    assert raised[1][difference] == ["the disk is gone", str(step), str(16 * step)]
+
+
+@pytest.mark.parametrize(
+    "none", ["nothing", "nothing, rows split", "nothing, rows cut", "rows of one process only", "unchecked"]
+)
 def test_where_no_two_processes_hold_different_rows_or_nothing_is_checked_all_batches_come(
     raised: list[dict[str, list[str]]], none: str
 ) -> None:
@@ -93,7 +113,7 @@ def gathered(*processes: list[int]) -> Any:
 
 
 def test_of_many_processes_those_that_are_not_as_most_are_named() -> None:
-    numbers = gathered([7, 1, 64, 1, 5, 0], [7, 1, 64, 1, 0, 6], [7, 1, 64, 1, 5, 0], [7, 1, 64, 1, 4, 0])
+    numbers = gathered(*([0, 7, 1, 64, 1, *parts] for parts in ([5, 0], [0, 6], [5, 0], [4, 0])))
     with pytest.raises(
         RuntimeError, match=r"^step 7, sample 64: .*: process 9 read other data for rows 0 … 7 .* than process 3, 5: "
     ):
@@ -101,25 +121,39 @@ def test_of_many_processes_those_that_are_not_as_most_are_named() -> None:
     with pytest.raises(
         RuntimeError, match=r"process 0, 1, 2, 3, 4, 5, 6, 7, … serves another plan than process 9, 10, "
     ):
-        plans = [[0, 1 + process, 0, 1, 1] if process < 9 else [0, 99, 0, 1, 1] for process in range(20)]
+        plans = [[0, 0, 1 + process, 0, 1, 1] if process < 9 else [0, 0, 99, 0, 1, 1] for process in range(20)]
         check.compare(range(20), gathered(*plans), batch_size=8)
     with pytest.raises(
         RuntimeError, match=r"process 0 is at another step than process 1, 2 \(4 on process 0, 5 on process 1, "
     ):
-        check.compare(range(3), gathered([4, 1, 0, 1], [5, 1, 0, 1], [5, 1, 0, 1]), batch_size=8)
+        check.compare(range(3), gathered([0, 4, 1, 0, 1], [0, 5, 1, 0, 1], [0, 5, 1, 0, 1]), batch_size=8)
+    with pytest.raises(
+        RuntimeError, match=r"^step 4, sample 16: the processes differ: process 1, 2 could not read its rows"
+    ):
+        failed = [[0, 4, 1, 16, 1, 5], [1, 4, 1, 16, 1, 0], [1, 5, 2, 0, 1, 0]]
+        check.compare(range(3), gathered(*failed), batch_size=8)
 
 
 def test_parts_that_one_process_holds_alone_are_not_compared() -> None:
-    check.compare([0, 1], gathered([0, 1, 0, 1, 5, 0, 7], [0, 1, 0, 1, 0, 6, 7]), batch_size=9)
+    check.compare([0, 1], gathered([0, 0, 1, 0, 1, 5, 0, 7], [0, 0, 1, 0, 1, 0, 6, 7]), batch_size=9)
 
 
-def test_a_digest_is_blake2b_of_keys_dtypes_shapes_and_bytes_of_each_part() -> None:
-    batch = {"tokens": np.arange(12, dtype="<u2").reshape(4, 3), "sample": np.arange(4, dtype="<i8")}
-    found = check.digests_of_parts(batch, np.array([2, 3, 6, 7]), 4, 8)
-    text = b"sample <i8 (2,)\n" + batch["sample"][2:].tobytes() + b"tokens <u2 (2, 3)\n" + batch["tokens"][2:].tobytes()
-    assert found.tolist()[0::2] == [0, 0]
-    assert int(found[3]) == int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-    assert found[1] != found[3]
+@pytest.mark.parametrize("parts", [(0, 1), (1,)])
+def test_a_digest_is_blake2b_of_layout_numbers_of_rows_and_packed_bytes_of_each_part(parts: tuple[int, ...]) -> None:
+    columns = Columns(
+        cut=True, num_parts=2, parts=parts, starts=(0, 4)[: len(parts)], tokens=5, targets=4, stretches=((0, 9),)
+    )
+    layout = Layout(fields=(), word="<u2", width=3, cut=True)
+    packed = np.arange(len(parts) * 12, dtype="<u2").reshape(len(parts), 4, 3)
+    batch = {"sample": np.arange(4, dtype="<i8"), "source": np.arange(4, dtype="<i4")}
+    held = check.Held(packed, layout, np.array([2, 3, 6, 7]), columns)
+    found = check.digests_of_parts(batch, held, 8, 4).reshape(4, 2)
+    assert found[[0, 2]].tolist() == [[0, 0]] * 2
+    assert (found[[1, 3]] > 0).tolist() == [[0 in parts, True]] * 2
+    text = repr(layout).encode() + batch["sample"][2:].tobytes() + batch["source"][2:].tobytes()
+    last = text + packed[-1, 2:].tobytes()
+    assert int(found[3, 1]) == int.from_bytes(hashlib.blake2b(last, digest_size=8).digest(), "little")
+    assert len(set(found[found > 0].tolist())) == 2 * len(parts)
 
 
 def test_one_process_gathers_its_own_numbers_without_jax_narrowing_them(devices: list[Any]) -> None:

@@ -50,10 +50,21 @@ def test_the_processes_hold_the_cores_rows_and_equal_states_at_every_layout(
     assert layouts >= 6
     assert all(process["states"] == found[0]["states"] for process in found)
     assert [state["sample"] for state in found[0]["states"]] == [STEPS * BATCH * (n + 1) for n in range(layouts)]
-    expected = mixed_plan(extra_tokens=1).read(np.arange(STEPS * BATCH * layouts))["tokens"]
+    expected = mixed_plan().read(np.arange(STEPS * BATCH * layouts))["tokens"]
     steps = zip(*(process["held"] for process in found), strict=True)
     global_arrays = [union([shard for process in step for shard in process]) for step in steps]
     assert np.array_equal(np.concatenate(global_arrays), expected)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_process_reads_of_cut_rows_its_part_alone(count: int, request: pytest.FixtureRequest) -> None:
+    """Half of 16 targets and one token more, where the context axis crosses processes; whole rows where it lies within one, or is none."""
+    found = request.getfixturevalue({2: "two", 4: "four"}[count])
+    across = "tokens cut across processes"
+    assert across in LAYOUTS[count]
+    for process in found:
+        tokens = dict(zip(LAYOUTS[count], process["read"][::STEPS], strict=True))
+        assert tokens == {name: 9 if name == across else 17 for name in LAYOUTS[count]}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -79,7 +90,7 @@ def test_the_cursor_in_an_orbax_checkpoint_is_one_file_by_one_process(folder: Pa
 
 def union(held: list[Any]) -> np.ndarray:
     """Return the global array of which the devices of all processes hold shards; what none holds is -1."""
-    tokens = np.full((BATCH, 18), -1)
+    tokens = np.full((BATCH, 17), -1)
     for [(first, last), (left, right)], shard in held:
         tokens[first:last, left:right] = shard
     return tokens

@@ -127,15 +127,22 @@ def test_a_maxtext_loop_and_a_levanter_loop_compute_the_same_losses_as_unpack(de
     assert steps == 6
 
 
-@pytest.mark.parametrize("shape", [unpack, maxtext_batch, levanter_batch])
+@pytest.mark.parametrize(
+    ("shape", "context"),
+    [
+        (shape, context)
+        for shape in (unpack, maxtext_batch, levanter_batch)
+        for context in ("", "cut by the shape", "cut by the loader")
+        if (shape, context) != (levanter_batch, "cut by the loader")  # its rows hold their own targets
+    ],
+)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("documents", [False, True])
-@pytest.mark.parametrize("context", [False, True])
 def test_no_shape_moves_anything_between_devices_or_to_the_host(
-    devices: list[Any], monkeypatch: pytest.MonkeyPatch, shape: Any, kind: AxisType, documents: bool, context: bool
+    devices: list[Any], monkeypatch: pytest.MonkeyPatch, shape: Any, kind: AxisType, documents: bool, context: str
 ) -> None:
     """Seen in the compiled program: no collective, no call to the host; and the results lie as a step with these shardings wants them."""
-    jitted = sys.modules["jax_adapter.unpack"].jitted
+    jitted = sys.modules["jax_adapter.batch"].jitted
     compiled: list[str] = []
 
     def recording(*options: Any) -> Any:
@@ -147,19 +154,19 @@ def test_no_shape_moves_anything_between_devices_or_to_the_host(
 
         return call
 
-    monkeypatch.setattr(sys.modules["jax_adapter.unpack"], "jitted", recording)
+    monkeypatch.setattr(sys.modules["jax_adapter.batch"], "jitted", recording)
     mesh = Mesh(np.array(devices).reshape(4, 2), ("data", "context"), axis_types=(kind, kind))
-    wanted = NamedSharding(mesh, PartitionSpec("data", "context")) if context else None
+    cut, rows_only = NamedSharding(mesh, PartitionSpec("data", "context")), NamedSharding(mesh, PartitionSpec("data"))
+    wanted = cut if context == "cut by the shape" else None
+    by_loader = context == "cut by the loader"
     plan = mixed_plan(documents=documents, seq_len=15 if shape is levanter_batch else 16)
-    with Loader(
-        plan, batch_size=8, sharding=NamedSharding(mesh, PartitionSpec("data")), last="pad", num_samples=6
-    ) as loader:
+    with Loader(plan, batch_size=8, sharding=cut if by_loader else rows_only, last="pad", num_samples=6) as loader:
         rows = shape(next(loader), seq_len=plan.seq_len, sharding=wanted)
     assert len(compiled) == 1
     assert "ENTRY" in compiled[0]
     assert not COLLECTIVE.search(compiled[0])
     assert not HOST.search(compiled[0])
-    held = wanted or NamedSharding(mesh, PartitionSpec("data"))
+    held = cut if context else rows_only
     assert all(array.sharding.is_equivalent_to(held, 2) for array in rows.values() if array.ndim == 2)
 
 
@@ -197,3 +204,25 @@ def test_a_step_that_expects_these_shardings_gets_the_arrays_as_they_are(devices
         finally:
             jax.monitoring.unregister_event_duration_listener(listen)
     assert len(compilations) == 2  # the shape and the step, once each
+
+
+def test_levanters_rows_are_not_taken_from_rows_cut_by_the_loader(devices: list[Any]) -> None:
+    mesh = Mesh(np.array(devices).reshape(4, 2), ("data", "context"))
+    cut = NamedSharding(mesh, PartitionSpec("data", "context"))
+    with (
+        Loader(mixed_plan(), batch_size=8, sharding=cut) as loader,
+        pytest.raises(ValueError, match=r"give the loader a sharding of rows only, and levanter_batch the one"),
+    ):
+        levanter_batch(next(loader), seq_len=16)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_maxtexts_batch_of_rows_cut_by_the_loader_is_that_of_whole_rows(devices: list[Any], documents: bool) -> None:
+    mesh = Mesh(np.array(devices).reshape(2, 4), ("data", "context"))
+    cut, rows_only = NamedSharding(mesh, PartitionSpec("data", "context")), NamedSharding(mesh, PartitionSpec("data"))
+    plan, options = mixed_plan(documents=documents), {"batch_size": 8, "num_samples": 13, "last": "pad"}
+    with Loader(plan, sharding=cut, **options) as parts, Loader(plan, sharding=rows_only, **options) as whole:
+        for left, right in zip(parts, whole, strict=True):
+            found, expected = maxtext_batch(left, seq_len=16), maxtext_batch(right, seq_len=16)
+            assert set(found) == MAXTEXT
+            assert all(np.array_equal(found[key], expected[key]) for key in MAXTEXT)

@@ -82,13 +82,31 @@ def test_an_uneven_end_has_the_same_shapes_and_steps_at_any_number_of_parts(
     assert found == list(range(num_samples))
 
 
-def test_one_packed_transfer_a_step_without_documents(devices: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens once, and which source each row is of: four bytes a row. Inputs and targets are made on the devices."""
+@pytest.mark.parametrize("documents", [False, True])
+def test_one_packed_transfer_a_step(devices: list[Any], monkeypatch: pytest.MonkeyPatch, documents: bool) -> None:
+    """All keys are in it, in words of the tokens' 16 bits, segment ids and positions in 8, and the mask in 8: rows of multiples of 64 bytes."""
     sent: list[Any] = []
     original = jax.make_array_from_callback
     monkeypatch.setattr(
         jax, "make_array_from_callback", lambda shape, *rest: sent.append(shape) or original(shape, *rest)
     )
-    with Loader(mixed_plan(), batch_size=8, sharding=over_rows(devices), depth=0) as loader:
-        next(loader)
-    assert sorted(sent) == [(8,), (8, 17)]
+    plan = mixed_plan(documents=documents, seq_len=40)
+    with Loader(plan, batch_size=8, sharding=over_rows(devices), depth=0, last="pad", num_samples=8) as loader:
+        assert next(loader).packed.dtype == np.uint16
+    words = 41 + 2 + 20 + (2 * 21 if documents else 0)  # tokens, source, loss_mask, segment ids and positions
+    assert sent == [(8, -(-words // 32) * 32)]
+
+
+def test_to_donate_a_batch_to_unpack_would_save_nothing(devices: list[Any]) -> None:
+    """XLA reuses a donated argument only for a result of its size and dtype, and inputs and targets have neither; so unpack donates nothing."""
+    plan = mixed_plan(documents=True)
+    with Loader(plan, batch_size=8, sharding=over_rows(devices)) as loader:
+        batch = next(loader)
+        donating = jax.jit(lambda batch: unpack(batch, seq_len=16), donate_argnums=0)
+        assert "input_output_alias" not in donating.lower(batch).compile().as_text()
+        rows = unpack(batch, seq_len=16)
+        assert not batch.packed.is_deleted()
+        step = jax.jit(lambda rows: {key: row + 1 for key, row in rows.items()}, donate_argnums=0)
+        assert "input_output_alias" in step.lower(rows).compile().as_text()
+        step(rows)
+    assert all(row.is_deleted() for row in rows.values())

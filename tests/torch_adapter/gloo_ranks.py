@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 ALONE = multiprocessing.get_context("forkserver")
-ALONE.set_forkserver_preload(["torch.distributed"])
+ALONE.set_forkserver_preload(
+    ["torch.distributed", "torch._dynamo"]
+)  # the second one at the first optimizer, else in each rank
 
 
 def on_ranks(folder: Path, world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -19,6 +19,7 @@ import neutral_core as nc
 from torch_adapter import Loader, MapDataset
 
 STEPS, FAULTY_RANK, FAULTY_STEP = 60, 1, 5
+LEFT_OPEN: list[Loader] = []  # as a notebook's or a trainer's variables hold one
 
 
 def main() -> None:
@@ -29,6 +30,11 @@ def main() -> None:
     try:
         if fault.startswith("worker"):
             train_through_workers(plan, fault)
+        if fault == "not closed":
+            next(Loader(plan, batch_size=2, device="cpu", threads=2))
+            LEFT_OPEN.append(loader := Loader(plan, batch_size=2, device="cpu", threads=2))
+            next(loader)
+            raise ZeroDivisionError("nobody closes the loader")
         with Loader(plan, batch_size=2 * world_size, num_samples=2 * world_size * STEPS, device="cpu") as loader:
             loader.check_ranks()
             for step, batch in enumerate(loader):
@@ -67,6 +73,8 @@ def train_through_workers(plan: nc.Plan, fault: str) -> None:
         train(batch["tokens"])
         if step == FAULTY_STEP and fault == "worker killed":
             os.kill(batches._workers[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        if step == FAULTY_STEP and fault == "workers' rank killed":
+            os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit(0)
 
 

@@ -176,3 +176,21 @@ def test_kill_9_of_a_worker_ends_its_rank_with_an_error(corpus: Path, runs: list
     assert "DataLoader worker (pid" in errors
     assert "Killed" in errors
     assert runs[0].left() == []
+
+
+def test_kill_9_of_a_rank_leaves_none_of_its_workers_and_none_of_their_shared_memory(
+    corpus: Path, runs: list[Run]
+) -> None:
+    runs.append(Run(corpus, 1, "workers' rank killed"))
+    [(status, _, _)] = runs[0].end()
+    assert status == -signal.SIGKILL
+    assert runs[0].left() == []
+
+
+def test_an_exception_ends_a_rank_that_never_closes_its_loader(corpus: Path, runs: list[Run]) -> None:
+    """Its reader's threads do not keep the interpreter."""
+    runs.append(Run(corpus, 1, "not closed"))
+    [(status, _, errors)] = runs[0].end()
+    assert status == 1
+    assert last_word(errors) == "ZeroDivisionError: nobody closes the loader"
+    assert runs[0].left() == []

@@ -1,8 +1,7 @@
-"""Batches in the trainers' shapes: on paper, through DataLoader, and into transformers, accelerate and Lightning themselves where they are installed."""
+"""Batches in the trainers' shapes: on paper, through DataLoader, and into transformers' models."""
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gloo_ranks import on_ranks  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import neutral_core as nc  # noqa: E402
@@ -120,7 +118,7 @@ def test_a_loader_is_saved_and_restored_by_torchs_distributed_checkpoint(tmp_pat
         assert next(other)["sample"].tolist() == [12, 13]
 
 
-# transformers and accelerate.
+# transformers.
 
 
 def tiny_llama(**options: Any) -> Any:
@@ -165,106 +163,3 @@ def test_in_a_transformers_model_documents_in_one_row_do_not_see_each_other(atte
             columns = (batch["segment_ids"][row] == document).nonzero()[:, 0]
             alone = model(input_ids=batch["tokens"][row, columns][None]).logits[0]
             assert torch.allclose(logits[row, columns], alone, atol=1e-4)
-
-
-@OF_IMPORTS
-def test_huggingfaces_trainer_trains_on_the_plans_samples_in_order_and_resumes(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    plan = text_plan()
-
-    class Watched(transformers.Trainer):  # type: ignore[misc, name-defined]
-        rows: list[list[int]]
-
-        def compute_loss(self, model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
-            self.rows.extend(inputs["input_ids"].tolist())
-            return super().compute_loss(model, inputs, *rest, **options)
-
-    def train(steps: int, resume: bool) -> list[list[int]]:
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=steps, save_steps=3, report_to=[],
-            train_sampling_strategy="sequential", dataloader_drop_last=True, use_cpu=True, disable_tqdm=True,
-        )  # fmt: skip
-        trainer = Watched(tiny_llama(), arguments, train_dataset=MapDataset(plan, 40, shape=causal_lm))
-        trainer.rows = []
-        trainer.train(resume_from_checkpoint=resume)
-        return trainer.rows
-
-    expected = plan.read(np.arange(32))["tokens"].tolist()
-    first = train(3, False)
-    assert first == expected[:12]
-    assert train(8, True) == expected[12:]
-
-
-def prepared(rank: int) -> list[list[int]]:
-    import accelerate
-
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1",
-    }
-    accelerator = accelerate.Accelerator(cpu=True)  # finds the group that is there
-    dataset = MapDataset(text_plan(), 30, shape=causal_lm)
-    loader = accelerator.prepare(torch.utils.data.DataLoader(dataset, batch_size=3, drop_last=True))
-    return [batch["input_ids"].tolist() for batch in loader]
-
-
-@OF_IMPORTS
-def test_accelerates_ranks_get_the_rows_that_ours_would_give_them(tmp_path: Path) -> None:
-    """2 ranks of 3 rows: global batches of 6, rank r has rows 3 r … 3 r + 2."""
-    pytest.importorskip("accelerate")
-    found = on_ranks(tmp_path, 2, prepared)
-    rows = text_plan().read(np.arange(30))["tokens"]
-    for rank in (0, 1):
-        with nc.Loader(text_plan(), batch_size=6, num_samples=30, dp_rank=rank, dp_world_size=2) as loader:
-            assert found[rank] == [batch["tokens"].tolist() for batch in loader]
-    assert len(found[0]) == 5
-    assert sorted(row for batch in found[0] + found[1] for row in batch) == sorted(rows.tolist())
-
-
-# Lightning.
-
-
-@pytest.mark.filterwarnings("ignore")  # Lightning's own
-def test_lightning_trains_stops_and_resumes_in_the_middle_of_a_pass(tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-    plan = text_plan(documents=False)
-
-    class Data(lightning.LightningDataModule):  # type: ignore[misc, name-defined]
-        def setup(self, stage: str) -> None:
-            self.loader = Loader(plan, batch_size=4, num_samples=40, device="cpu")
-
-        def train_dataloader(self) -> Loader:
-            return self.loader
-
-        def teardown(self, stage: str) -> None:
-            self.loader.close()
-
-    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.samples = torch.nn.Linear(15, 1), []
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            self.samples.append(batch["sample"].tolist())
-            return self.layer(inputs_and_targets(batch, plan)[0].float()).square().mean()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    def fit(steps: int, resume: str | None) -> list[list[int]]:
-        trainer = lightning.Trainer(
-            max_steps=steps, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-            enable_checkpointing=False, default_root_dir=tmp_path,
-        )  # fmt: skip
-        model = Model()
-        trainer.fit(model, datamodule=Data(), ckpt_path=resume)
-        trainer.save_checkpoint(tmp_path / "run.ckpt")
-        return model.samples
-
-    expected = np.arange(40).reshape(10, 4).tolist()
-    assert fit(3, None) == expected[:3]
-    assert fit(7, str(tmp_path / "run.ckpt")) == expected[3:7]

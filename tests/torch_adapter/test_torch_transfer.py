@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -78,9 +80,9 @@ def plan_of(num_tokens: int = 5000) -> nc.Plan:
     return nc.Plan(nc.Source(nc.memory_corpus([np.arange(num_tokens)], vocab_size=60_000)), seq_len=8, seed=3)
 
 
-def scripted(plan: nc.Plan, **options: Any) -> tuple[Loader, ScriptedEngine]:
+def scripted(plan: nc.Plan, sent_ahead: int = 2, **options: Any) -> tuple[Loader, ScriptedEngine]:
     loader = Loader(plan, batch_size=4, device="cpu", **options)
-    return loader, send_through_a_script(loader)
+    return loader, send_through_a_script(loader, sent_ahead)
 
 
 def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_those_alone() -> None:
@@ -97,12 +99,73 @@ def test_batches_are_ordered_before_they_are_handed_out_and_the_state_counts_tho
     loader.close()
 
 
-def test_the_next_batches_are_under_way_before_they_are_asked_for() -> None:
-    loader, engine = scripted(plan_of())
-    for step in range(5):
-        next(loader)
-        assert len(engine.copies) == step + 3
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
+def test_depth_batches_are_under_way_before_they_are_asked_for_and_no_more(depth: int) -> None:
+    loader, engine = scripted(plan_of(), depth)
+    for step in range(12):
+        assert next(loader)["sample"][0] == 4 * step
+        assert len(engine.copies) == step + 1 + depth
+        assert [copy.done for copy in engine.copies] == [True] * (step + 1) + [False] * depth
+    assert engine.num_buffers == 3 * (depth + 1)  # tokens, source, sample
     loader.close()
+
+
+@pytest.mark.parametrize(("vocab_size", "bytes_each"), [(200, 1), (60_000, 2), (70_000, 4)])
+def test_ids_travel_as_stored_and_are_wide_where_they_arrive(vocab_size: int, bytes_each: int) -> None:
+    corpus = nc.memory_corpus([np.arange(150)], vocab_size=vocab_size)
+    loader, engine = scripted(nc.Plan(nc.Source(corpus), seq_len=8, documents=True))
+    batch = next(loader)
+    assert batch["tokens"].dtype == batch["segment_ids"].dtype == torch.int64
+    sent = {key: rows.numel() * rows.element_size() for key, rows in engine.copies[0].hosts.items()}
+    wide = {"segment_ids": 4 * 9 * 4, "positions": 4 * 9 * 4, "source": 4 * 4, "sample": 4 * 8}
+    assert sent == {"tokens": 4 * 9 * bytes_each, **wide}
+    loader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_ctrl_c_comes_at_once_and_skips_nothing(threads: int) -> None:
+    """While a chunk is read or waited for, while a batch is sent, and while one that is under way is waited for."""
+    plan, stopped = plan_of(), []
+    read = plan.read_pieces
+
+    def read_pieces(samples: Any, *others: Any) -> nc.Batch:
+        if samples[-1] >= 256 and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        return read(samples, *others)
+
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    plan.read_pieces = read_pieces  # type: ignore[method-assign]
+    loader, engine = scripted(plan, threads=threads)
+    received: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            received += next(loader)["sample"].tolist()
+    assert stopped
+    assert len(received) < 256 - 4 * loader.depth + 4  # before the batches that were under way
+    for place in (engine, engine.copies[-1]):
+        name = "copy" if place is engine else "order"
+        kept = getattr(place, name)
+        setattr(place, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(4):
+                assert loader.state_dict()["sample"] == len(received)
+                received += next(loader)["sample"].tolist()
+        setattr(place, name, kept)
+    while len(received) < 512:
+        received += next(loader)["sample"].tolist()
+    assert received == list(range(512))
+    loader.close()
+
+
+def test_a_loader_that_is_dropped_and_not_closed_leaves_no_thread() -> None:
+    loader, _ = scripted(plan_of())
+    next(loader)
+    assert any(thread.name.startswith("millstream") for thread in threading.enumerate())
+    del loader
+    gc.collect()  # the fixture of all tests then sees that its thread ends
 
 
 @pytest.mark.parametrize("steps", [0, 1, 10, 11])
@@ -179,14 +242,3 @@ def test_a_device_without_streams_gets_its_tensors_by_a_plain_copy() -> None:
         "source": ("meta", torch.int32, (4,)),
         "sample": ("meta", torch.int64, (4,)),
     }
-
-
-@pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here")
-def test_on_an_accelerator_the_rows_are_the_cores() -> None:
-    plan = plan_of(60_000)
-    with Loader(plan, batch_size=64, num_samples=64 * 200) as loader:
-        assert loader.device.index is not None
-        kept = list(loader)  # nothing that is handed out is written again
-    expected = plan.read(np.arange(64 * 200))
-    for key, rows in expected.items():
-        assert np.array_equal(torch.cat([batch[key] for batch in kept]).cpu().numpy(), rows)
