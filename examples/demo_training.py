@@ -24,6 +24,7 @@ import numpy as np
 
 EXAMPLES = Path(__file__).parent
 TIME_LIMIT = 300  # seconds, of one run; with 2 cores it takes about 30, or 100 when they are busy
+VIRTUAL_DEVICES = 4  # of which each run takes the first few
 Lines = list[dict[str, Any]]  # of a run's log of samples
 
 
@@ -58,7 +59,8 @@ def train_torch(corpus: Path, folder: Path, *, ranks: tuple[int, int], batch_siz
 
     def launch(number: int) -> list[str]:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(number)]
-        return [*launcher, str(EXAMPLES / "train_torch.py"), str(corpus), "--batch-size", str(batch_size)]
+        options = ["--device", "cpu", "--batch-size", str(batch_size)]
+        return [*launcher, str(EXAMPLES / "train_torch.py"), str(corpus), *options]
 
     def cursor_in(checkpoint: Path) -> int:
         return int(torch.load(checkpoint, weights_only=True)["data"]["sample"])
@@ -97,10 +99,10 @@ def _train(
     """Launch one run, kill it when it is over half of its steps, launch the other; return what their logs and the checkpoint say."""
     (folder / "temporary").mkdir(parents=True)
     checkpoint, logs = folder / "checkpoint", (folder / "killed.jsonl", folder / "resumed.jsonl")
-    common = ["--steps", str(steps), "--seconds", str(TIME_LIMIT), "--checkpoint", str(checkpoint)]
-    _run([*launches[0], *common, "--log-samples", str(logs[0])], folder / "temporary", kill_after=steps // 2)
+    common = ["--steps", str(steps), "--checkpoint", str(checkpoint)]
+    _run([*launches[0], *common, "--log-steps", str(logs[0])], folder / "temporary", kill_after=steps // 2)
     cursor = cursor_in(checkpoint)
-    output = _run([*launches[1], *common, "--resume", "--log-samples", str(logs[1])], folder / "temporary")
+    output = _run([*launches[1], *common, "--resume", "--log-steps", str(logs[1])], folder / "temporary")
     figures = re.search(r"final loss (\S+), unigram baseline (\S+)", output)
     assert figures is not None  # it is what an example prints last
 
@@ -131,11 +133,12 @@ def _read_log(path: Path) -> Lines:
 
 def _run(arguments: list[str], temporary: Path, *, kill_after: int | None = None) -> str:
     """Run a Python program, show its progress and return its output; with ``kill_after``, kill it at the first step shown beyond that."""
-    # Torch's ranks compute on one thread each; XLA's flags could ask for other devices than the option does.
+    # Torch's ranks compute on one thread each; JAX has virtual devices of the CPU, whatever XLA's flags ask for.
     inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    chosen = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(VIRTUAL_DEVICES)}
     process = subprocess.Popen(
         [sys.executable, *arguments],
-        env=inherited | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary.resolve())},
+        env=inherited | chosen | {"TMPDIR": str(temporary.resolve())},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,18 +1,21 @@
-"""Train a small transformer on a corpus, in plain JAX, data-parallel over a mesh; stop, and go on at another number of devices.
+"""Train a small GPT on a corpus in JAX with Optax, over a mesh with a data and a model axis; stop, and go on over another mesh.
 
     millstream prepare texts/ corpus --tokenizer byte --append-eos
-    python examples/train_jax.py corpus --seconds 60 --devices 2 --checkpoint run.npz
-    python examples/train_jax.py corpus --seconds 60 --devices 1 --checkpoint run.npz --resume
+    JAX_NUM_CPU_DEVICES=4 python examples/train_jax.py corpus --steps 300 --devices 4 --model 2 --checkpoint run.npz
+    JAX_NUM_CPU_DEVICES=4 python examples/train_jax.py corpus --steps 600 --devices 3 --checkpoint run.npz --resume
 
-The checkpoint holds parameters, optimizer state and the data's cursor together: none can be ahead of the others. The last line compares the loss
-with that of a model that knows only how often each token occurs.
+JAX_NUM_CPU_DEVICES makes virtual devices of a CPU; leave it out where JAX finds real ones. One process; of several, each would read the rows of
+its own devices by the same calls, and a checkpoint would need Orbax.
+
+The checkpoint holds parameters, optimizer and the data's cursor together: none can be ahead of the others. train_torch.py is the same model on
+the same rows; with --initial and --sgd their losses can be compared. The last line also says the loss of knowing only how often a token occurs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import keystr, tree_map_with_path
 
 import neutral_core as nc
 from jax_adapter import Loader, unpack
@@ -28,80 +33,96 @@ from jax_adapter import Loader, unpack
 LAYERS, WIDTH, HEADS = 2, 128, 4
 LEARNING_RATE, WARMUP_STEPS = 2e-3, 20
 SAVE_EVERY = 50  # steps
-Tree = Any  # parameters and whatever is shaped as they are
+Tree = Any  # parameters, or all that a checkpoint keeps of a training
+
+# Which axis of a weight, or of what the optimizer keeps of it, is cut over the mesh's model axis: heads, and the wide layer. All else is whole.
+MODEL_AXIS = {"qkv": 2, "out": 0, "up": 1, "down": 0}
 
 
-def main() -> None:
-    """Train, print the loss, and compare it with the unigram baseline."""
-    options = arguments()
-    jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]  # JAX leaves it untyped
-    jax.config.update("jax_num_cpu_devices", options.devices)  # type: ignore[no-untyped-call]  # as above
+def main(given: Sequence[str] | None = None) -> None:
+    """Make data, model and optimizer, go on where the checkpoint says, and train."""
+    options = arguments(given)
     corpus = nc.open_corpus(options.corpus)
     plan = nc.Plan(nc.Source(corpus, name="corpus"), seq_len=options.seq_len, seed=17)
     counts = token_counts(corpus)
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    by_rows = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]  # as above
-    everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # as above
-    params = init(jax.random.key(17), len(counts), options.seq_len)
-    training = {"params": params, "mean": zeros(params), "square": zeros(params), "step": jnp.zeros((), jnp.int32)}
+    devices = np.array(jax.devices()[: options.devices])
+    mesh = Mesh(devices.reshape(-1, options.model), ("data", "model"))
+    params = init(17, len(counts), options.seq_len)
+    if options.initial is not None:
+        params = load_arrays(options.initial, params)
+    optimizer = optax.adam(warm_up, b1=0.9, b2=0.99) if options.sgd is None else optax.sgd(options.sgd)
+    training = {"params": params, "optimizer": optimizer.init(params), "step": jnp.zeros((), jnp.int32)}
+    by_rows = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]  # JAX leaves it untyped
     with Loader(plan, batch_size=options.batch_size, sharding=by_rows) as loader:
         if options.resume:
-            training, cursor = restore(options.checkpoint, training)
-            loader.set_state(cursor)
-        training = jax.device_put(training, everywhere)
-        losses = train(loader, training, options)
+            training = load_arrays(options.checkpoint, training)
+            loader.set_state(load_cursor(options.checkpoint))
+        losses = train(loader, optimizer, place(training, mesh), options)
     final = float(np.mean(losses[-20:])) if losses else float("nan")
     print(f"final loss {final:.4f}, unigram baseline {entropy(counts):.4f}")
 
 
-def train(loader: Loader, training: Tree, options: argparse.Namespace) -> list[float]:
-    """Train until the steps or the seconds are over; return the loss of each step."""
+def train(
+    loader: Loader, optimizer: optax.GradientTransformation, training: Tree, options: argparse.Namespace
+) -> list[float]:
+    """Train until the steps are done; return the loss of each."""
     losses: list[float] = []
-    begin, step = time.monotonic(), int(training["step"])
-    while step < options.steps and time.monotonic() - begin < options.seconds:
+    step = int(training["step"])
+    while step < options.steps:
         batch = next(loader)
-        training, loss = train_step(training, unpack(batch, seq_len=options.seq_len))
-        losses.append(float(loss))
+        training, loss = train_step(optimizer, training, unpack(batch, seq_len=options.seq_len))
         step += 1
-        log_samples(options.log_samples, step, batch)
+        losses.append(float(loss))
+        log(options.log_steps, step, losses[-1], batch)
         if step % 20 == 0 or len(losses) == 1:
-            print(f"step {step} loss {losses[-1]:.4f} ({time.monotonic() - begin:.1f} s)", flush=True)
-        if step % SAVE_EVERY == 0:
+            print(f"step {step} loss {losses[-1]:.4f}", flush=True)
+        if step % SAVE_EVERY == 0 or step == options.steps:
             save(options.checkpoint, training, loader.get_state())
-    save(options.checkpoint, training, loader.get_state())
     return losses
 
 
-# The model: embeddings, two blocks, a normalised projection on the embeddings again.
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def train_step(
+    optimizer: optax.GradientTransformation, training: Tree, rows: dict[str, jax.Array]
+) -> tuple[Tree, jax.Array]:
+    """Return what a step leaves, and the loss before it; from the shardings of the arguments XLA finds what is to be summed over which axis."""
+    loss, gradient = jax.value_and_grad(loss_of)(training["params"], rows)
+    updates, state = optimizer.update(gradient, training["optimizer"], training["params"])
+    params = optax.apply_updates(training["params"], updates)
+    return {"params": params, "optimizer": state, "step": training["step"] + 1}, loss
 
 
-def init(key: jax.Array, vocab_size: int, seq_len: int) -> Tree:
-    """Return parameters as a dict of arrays and a list of blocks."""
-    shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-    keys = iter(jax.random.split(key, 2 + LAYERS * len(shapes)))
+def warm_up(count: jax.Array) -> jax.Array:
+    """Return the learning rate of the step after ``count`` others."""
+    return LEARNING_RATE * jnp.minimum((count + 1) / WARMUP_STEPS, 1.0)
+
+
+# The model: embeddings, blocks, and a projection on the embeddings again. Norms have no weights.
+
+
+def init(seed: int, vocab_size: int, seq_len: int) -> Tree:
+    """Return parameters as a dict of arrays and a list of blocks; from numpy, which has nothing to compile for each shape."""
+    heads = (HEADS, WIDTH // HEADS)
+    shapes = {"qkv": (WIDTH, 3, *heads), "out": (*heads, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    random = np.random.default_rng(seed)
 
     def normal(shape: tuple[int, ...], scale: float) -> jax.Array:
-        return scale * jax.random.normal(next(keys), shape)
+        return jnp.asarray(random.normal(0, scale, shape), jnp.float32)
 
-    blocks = [{name: normal(shape, shape[0] ** -0.5) for name, shape in shapes.items()} for _ in range(LAYERS)]
+    blocks = [{name: normal(shape, WIDTH**-0.5) for name, shape in shapes.items()} for _ in range(LAYERS)]
     return {"embed": normal((vocab_size, WIDTH), 0.05), "place": normal((seq_len, WIDTH), 0.02), "blocks": blocks}
 
 
 def predict(params: Tree, inputs: jax.Array) -> jax.Array:
-    """Return logits float32[b, seq_len, vocab_size]."""
+    """Return logits float32[b, seq_len, vocab_size] of inputs int32[b, seq_len]."""
     x = params["embed"][inputs] + params["place"]
     for block in params["blocks"]:
-        x = x + attend(norm(x) @ block["qkv"]) @ block["out"]
-        x = x + jax.nn.gelu(norm(x) @ block["up"]) @ block["down"]
+        q, k, v = jnp.einsum("bsw,wthd->tbshd", norm(x), block["qkv"])
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        x = x + jnp.einsum("bshd,hdw->bsw", mixed, block["out"])
+        x = x + jax.nn.gelu(norm(x) @ block["up"], approximate=True) @ block["down"]
     logits: jax.Array = norm(x) @ params["embed"].T
     return logits
-
-
-def attend(qkv: jax.Array) -> jax.Array:
-    """Return causal attention, heads side by side."""
-    rows, length, _ = qkv.shape
-    q, k, v = jnp.moveaxis(qkv.reshape(rows, length, 3, HEADS, WIDTH // HEADS), 2, 0)
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(rows, length, WIDTH)
 
 
 def norm(x: jax.Array) -> jax.Array:
@@ -111,67 +132,66 @@ def norm(x: jax.Array) -> jax.Array:
 
 def loss_of(params: Tree, rows: dict[str, jax.Array]) -> jax.Array:
     """Return the mean loss in nats per token."""
-    scores = jax.nn.log_softmax(predict(params, rows["inputs"]))
-    return -jnp.take_along_axis(scores, rows["targets"][..., None], axis=-1).mean()
+    logits = predict(params, rows["inputs"])
+    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, rows["targets"]).mean()
+    return loss
 
 
-@partial(jax.jit, donate_argnums=0)
-def train_step(training: Tree, rows: dict[str, jax.Array]) -> tuple[Tree, jax.Array]:
-    """Return what an Adam step leaves, and the loss before it; rows are sharded, so JAX sums the gradients over the devices."""
-    loss, gradient = jax.value_and_grad(loss_of)(training["params"], rows)
-    step = training["step"] + 1
-    rate = LEARNING_RATE * jnp.minimum(step / WARMUP_STEPS, 1.0)
-    mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, training["mean"], gradient)
-    square = jax.tree.map(lambda s, g: 0.99 * s + 0.01 * g * g, training["square"], gradient)
-
-    def adam(p: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
-        stepped: jax.Array = p - rate * (m / (1 - 0.9**step)) / (jnp.sqrt(s / (1 - 0.99**step)) + 1e-8)
-        return stepped
-
-    params = jax.tree.map(adam, training["params"], mean, square)
-    return {"params": params, "mean": mean, "square": square, "step": step}, loss
+# The checkpoint: one .npz with an array per leaf, under its name in the tree, and the cursor as JSON.
 
 
-def zeros(tree: Tree) -> Tree:
-    """Return zeros shaped as the tree's arrays."""
-    return jax.tree.map(jnp.zeros_like, tree)
-
-
-# The checkpoint: one .npz with an array per leaf, and the cursor as JSON.
-
-
-def save(path: Path | None, training: Tree, cursor: dict[str, Any]) -> None:
+def save(path: Path | None, training: Tree, cursor: Mapping[str, Any]) -> None:
     """Write training state and cursor, whole or not at all."""
     if path is None:
         return
-    arrays: dict[str, Any] = {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(training))}
+    leaves, _ = jax.tree.flatten_with_path(training)
+    arrays: dict[str, Any] = {name(leaf_path): np.asarray(leaf) for leaf_path, leaf in leaves}
     draft = path.with_name(path.name + ".draft")
     with draft.open("wb") as file:
         np.savez(file, cursor=np.array(json.dumps(cursor)), **arrays)
     draft.replace(path)
 
 
-def restore(path: Path, training: Tree) -> tuple[Tree, dict[str, Any]]:
-    """Return training state, shaped as ``training``, and the cursor."""
-    with np.load(path, allow_pickle=False) as stored:
-        leaves, structure = jax.tree.flatten(training)
-        restored = jax.tree.unflatten(structure, [stored[str(number)] for number in range(len(leaves))])
-        return restored, json.loads(str(stored["cursor"]))
+def load_arrays(path: Path, tree: Tree) -> Tree:
+    """Return a tree of the same structure, its leaves from an .npz."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return tree_map_with_path(lambda leaf_path, _: arrays[name(leaf_path)], tree)
 
 
-def log_samples(path: Path | None, step: int, batch: dict[str, Any]) -> None:
-    """Append which samples a step was served, and over how many devices."""
+def load_cursor(path: Path) -> dict[str, Any]:
+    """Return the cursor in a checkpoint."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(json.loads(str(arrays["cursor"])))
+
+
+def place(training: Tree, mesh: Mesh) -> Tree:
+    """Return the tree on the mesh's devices, cut as MODEL_AXIS says."""
+
+    def place_leaf(leaf_path: Any, leaf: Any) -> jax.Array:
+        axis = MODEL_AXIS.get(name(leaf_path).rpartition(".")[2])
+        spec = () if axis is None else (*[None] * axis, "model")
+        placed: jax.Array = jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*spec)))  # type: ignore[no-untyped-call]  # as above
+        return placed
+
+    return tree_map_with_path(place_leaf, training)
+
+
+def name(leaf_path: Any) -> str:
+    """Return a leaf's name: ``blocks.0.qkv``."""
+    return keystr(leaf_path, simple=True, separator=".")
+
+
+def log(path: Path | None, step: int, loss: float, batch: Mapping[str, Any]) -> None:
+    """Append a step's loss, which samples it was served, and over how many devices."""
     if path is not None:
-        line = {"step": step, "devices": len(batch["tokens"].devices()), "samples": batch["sample"].tolist()}
+        devices, samples = len(batch["tokens"].devices()), batch["sample"].tolist()
         with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps({"step": step, "loss": loss, "devices": devices, "samples": samples}) + "\n")
 
 
 def token_counts(corpus: nc.Corpus) -> np.ndarray:
     """Return int64[vocab_size]: how often each token occurs."""
-    tokenizer = corpus.tokenizer
-    size = 0 if tokenizer is None or tokenizer.vocab_size is None else tokenizer.vocab_size
-    counts = np.zeros(size, dtype=np.int64)
+    counts = np.zeros((corpus.tokenizer and corpus.tokenizer.vocab_size) or 0, dtype=np.int64)
     for start in range(0, corpus.num_tokens, 1 << 24):
         found = np.bincount(corpus.tokens(start, min(start + (1 << 24), corpus.num_tokens)), minlength=len(counts))
         counts = found + np.pad(counts, (0, len(found) - len(counts)))
@@ -184,21 +204,23 @@ def entropy(counts: np.ndarray) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line, or those given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="a corpus of millstream prepare")
-    parser.add_argument("--steps", type=int, default=10**9, help="in all, those before a resume included")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of this run")
+    parser.add_argument("--steps", type=int, default=300, help="in all, those before a resume included")
     parser.add_argument("--batch-size", type=int, default=16, help="of the global batch, in rows")
     parser.add_argument("--seq-len", type=int, default=128, help="targets in a row")
-    parser.add_argument("--devices", type=int, default=1, help="virtual devices that share each batch")
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help=f"written every {SAVE_EVERY} steps and at the end"
-    )
+    parser.add_argument("--devices", type=int, metavar="N", help="take the first N (default: all)")
+    parser.add_argument("--model", type=int, default=1, metavar="M", help="devices that share each row, a divisor of N")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=f"written every {SAVE_EVERY} steps and last")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--log-samples", type=Path, metavar="PATH", help="append each step's samples, as JSON lines")
-    options = parser.parse_args()
+    parser.add_argument("--initial", type=Path, metavar="FILE", help="first weights, an .npz")
+    parser.add_argument("--sgd", type=float, metavar="RATE", help="plain SGD, in the place of Adam with a warm-up")
+    parser.add_argument(
+        "--log-steps", type=Path, metavar="FILE", help="append each step's loss and samples, as JSON lines"
+    )
+    options = parser.parse_args(given)
     if options.resume and options.checkpoint is None:
         parser.error("--resume needs --checkpoint FILE: where to go on from.")
     return options

@@ -27,11 +27,12 @@ from neutral_core.legacy.boundaries import Rule
 from prep import tasks
 from prep.compare import compare
 from prep.cut import runs_of, shards_of
+from prep.engines import local
 from prep.foreign import pieces
 from prep.foreign.found import Found, find
 from prep.progress import Progress
 from prep.report import why_dtype
-from prep.tokenizers import DEFINITION, Settings, Tokenizer, definition_beside, open_tokenizer
+from prep.tokenizers import Settings, Tokenizer, definition_beside, open_tokenizer, stored_files
 
 _CHUNK_TOKENS = 1 << 19
 _RELEASED_TOKENS = 1 << 24  # written between two releases of the source's pages
@@ -240,7 +241,7 @@ def _run(
     """Do something to each shard; return the largest id, −1 where there is none."""
     largest = -1
     with Progress(what, source.num_tokens * source.dtype.itemsize) as progress:
-        for num_tokens, num_documents, largest_in_shard in tasks.run(function, jobs, workers):
+        for num_tokens, num_documents, largest_in_shard in local.run(function, jobs, workers):
             largest = max(largest, largest_in_shard)
             progress.add(num_tokens * source.dtype.itemsize, num_documents, num_tokens)
     return largest
@@ -293,7 +294,7 @@ def _verify_sums(job: _Job) -> tuple[int, int, int]:
 def _definition(options: Options, source: nc.Corpus | Found, tokenizer: Tokenizer | None) -> dict[str, bytes]:
     """Return the file that rows decode by: the tokenizer's that was given, or the one beside a source of ours."""
     if tokenizer is not None:
-        return {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
+        return stored_files(tokenizer)
     return definition_beside(options.source, source.tokenizer)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prep.pieces import Options
+from prep.pieces import Options, task_bytes_of
 from prep.readers.documents import Tally, read_documents
 from prep.readers.inputs import EXPANSION, ROWS, Input, Range, cut, find_inputs
 from prep.report import why_dtype
@@ -24,7 +24,7 @@ def dry_run(options: Options) -> dict[str, Any]:
         ValueError, FileNotFoundError: what ``prepare`` would raise of the options, or of a document of the sample.
     """
     inputs = find_inputs(options.inputs, options.glob)
-    tasks = cut(inputs, options.documents, options.task_bytes)
+    tasks = cut(inputs, options.documents, options.task_bytes or task_bytes_of(inputs))
     places = list(_sample(inputs, options))
     tokenizer = _tokenizer(options, places)
     edges = (tokenizer.identity.eos_id is not None) + (tokenizer.identity.bos_id is not None)

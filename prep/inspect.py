@@ -15,7 +15,7 @@ from prep.extras import MissingExtraError
 from prep.report import baselines, why_dtype
 from prep.survey import frequencies
 from prep.token_edges import masked_of, pieces_of
-from prep.tokenizers import DEFINITION, Tokenizer, open_stored
+from prep.tokenizers import Tokenizer, definition_name, open_stored
 
 _QUANTILES = (0, 25, 50, 75, 95, 100)
 _LENGTH_DOCUMENTS = 1 << 20
@@ -151,7 +151,7 @@ def _tokenizer(corpus: nc.Corpus, path: Path, notes: list[str]) -> Tokenizer | N
     try:
         return open_stored(path if path.is_dir() else path.parent, corpus.tokenizer)
     except FileNotFoundError:
-        notes.append(f"documents are shown as ids: {DEFINITION} is not beside the shards.")
+        notes.append(f"documents are shown as ids: {definition_name(corpus.tokenizer)} is not beside the shards.")
     except (nc.FormatError, MissingExtraError) as error:
         notes.append(f"documents are shown as ids: {error}")
     return None

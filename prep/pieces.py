@@ -6,23 +6,27 @@ A piece is a shard file of ours. A small result file appears beside it last, by 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import neutral_core as nc
 from neutral_core.format import canonical
-from neutral_core.format.files import write_file
+from neutral_core.format.files import temporary_path
+from neutral_core.format.shard import Shard
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.format.writer import TOKENS_PER_SHARD
+from prep.engines.ranks import Rank
 from prep.readers.documents import Document, Tally, read_documents
-from prep.readers.inputs import TASK_BYTES, Range, stored_name
-from prep.tokenizers import Settings, open_tokenizer, with_edges
+from prep.readers.inputs import Input, Range, stored_name
+from prep.tokenizers import Settings, first_outside, open_tokenizer, with_edges
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_DOCUMENTS = 4096
@@ -39,8 +43,10 @@ class Options:
         glob, documents (rule), text_key, on_bad: see prep.readers.
         validation: decimal text of the share of documents that make a validation corpus, by a hash of their text; None: none.
         origin: store each document's file and line.
-        tokens_per_shard, workers, restart: see ShardSeries, tasks.run, tasks.start.
-        task_bytes: how the work is cut.
+        tokens_per_shard, restart: see Assembly, tasks.start.
+        engine, workers, rank: who does the tasks, see prep.engines.
+        task_bytes: how the work is cut; None: as ``task_bytes_of`` says.
+        plan: digest of inputs and settings, which the shards carry; prepare fills it in.
     """
 
     inputs: tuple[str, ...]
@@ -55,7 +61,10 @@ class Options:
     tokens_per_shard: int = TOKENS_PER_SHARD
     workers: int = 1
     restart: bool = False
-    task_bytes: int = TASK_BYTES
+    task_bytes: int | None = None
+    engine: str = "local"
+    rank: Rank = field(default_factory=Rank)
+    plan: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +75,12 @@ class Job:
     ranges: tuple[Range, ...]
     folder: Path
     options: Options
+
+
+def task_bytes_of(inputs: Sequence[Input]) -> int:
+    """Return how much text makes a task: about a 128th of all, 1 … 64 MiB, so that few bytes use all cores and many make no millions of files."""
+    total = sum(item.num_bytes for item in inputs)
+    return 1 << min(max((total >> 7).bit_length(), 20), 26)
 
 
 def splits_of(share: Fraction | None) -> tuple[str, ...]:
@@ -90,9 +105,14 @@ def characters_of(job: Job) -> str:
     """Return the characters that occur in the documents of a task, sorted."""
     found: set[str] = set()
     for part in job.ranges:
-        for document in _documents(part, job.options, Tally()):
-            found.update(document.text)
+        for text in texts_of(part, job.options):
+            found.update(text)
     return "".join(sorted(found))
+
+
+def texts_of(part: Range, options: Options) -> Iterator[str]:
+    """Yield the texts of a range, in order."""
+    return (document.text for document in _documents(part, options, Tally()))
 
 
 def _documents(part: Range, options: Options, tally: Tally) -> Iterator[Document]:
@@ -106,20 +126,20 @@ def tokenizer_of(settings: Settings) -> Any:
 
 
 def tokenize(job: Job) -> dict[str, Any]:
-    """Write the pieces of a task, unless an earlier run has; return its result."""
-    result_path = job.folder / f"{job.number:06}.json"
-    if result_path.exists():
-        return canonical.loads(result_path.read_bytes())  # type: ignore[no-any-return]
+    """Write the pieces of a task, unless an earlier run has and they are whole; return its result."""
+    earlier = result_of(job)
+    if earlier is not None and _are_whole(job, earlier):
+        return earlier
     share = share_of(job.options.validation)
     pieces = {split: _Piece(job, split, share) for split in splits_of(share)}
-    tallies = []
+    tallies: list[Tally] = []
     try:
         for part in job.ranges:
             tally = Tally()
             tallies.append(tally)
             path = stored_name(part.input)
             for document in _documents(part, job.options, tally):
-                pieces[_side(document.text, share)].add(document.text, document.line, path)
+                pieces[_side(document.text, share)].add(document.text, document.line, path, len(tallies) - 1)
         for piece in pieces.values():
             piece.close()
     except BaseException:
@@ -130,14 +150,54 @@ def tokenize(job: Job) -> dict[str, Any]:
         "documents": sum(piece.writer.num_documents for piece in pieces.values()),
         "tokens": sum(piece.writer.num_tokens for piece in pieces.values()),
         "text_bytes": {split: piece.text_bytes for split, piece in pieces.items()},
-        "stored_bytes": sum(_size_of(part) for part in job.ranges),
+        "stored_bytes": sum(size_of(part) for part in job.ranges),
+        "lengths_histogram": {split: _without_zeros(piece.histogram) for split, piece in pieces.items()},
+        "sources": np.sum(
+            [piece.sources for piece in pieces.values()], axis=0
+        ).tolist(),  # of each range: bytes of text, documents, tokens
         "lines": [tally.num_lines for tally in tallies],
         "empty_lines": sum(tally.num_empty_lines for tally in tallies),
         "skipped": sum(tally.num_skipped for tally in tallies),
         "first_skipped": [[index, *skipped] for index, tally in enumerate(tallies) for skipped in tally.skipped],
     }
-    write_file(result_path, canonical.dumps(result))
+    _write_result(job, result)
     return result
+
+
+def result_of(job: Job) -> dict[str, Any] | None:
+    """Return the result of a task, or None where it is not done."""
+    try:
+        found = canonical.loads(_result_path(job).read_bytes())
+    except (FileNotFoundError, ValueError):  # a power cut may leave an empty file
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _result_path(job: Job) -> Path:
+    return job.folder / f"{job.number:06}.json"
+
+
+def _write_result(job: Job, result: dict[str, Any]) -> None:
+    """Put the result under its name by a rename. Neither it nor the pieces wait for the disk: what a power cut damages is made anew."""
+    path = _result_path(job)
+    temporary = temporary_path(path)
+    try:
+        temporary.write_bytes(canonical.dumps(result))
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _are_whole(job: Job, result: dict[str, Any]) -> bool:
+    """Return whether the pieces of an earlier run are as they were written."""
+    try:
+        shards = [Shard(piece_path(job, split)) for split in result["text_bytes"]]
+        for shard in shards:
+            shard.verify()
+    except (nc.FormatError, FileNotFoundError, KeyError):
+        return False
+    return True
 
 
 class _Piece:
@@ -153,24 +213,41 @@ class _Piece:
         self.text_bytes = 0
         path = piece_path(job, split)
         path.unlink(missing_ok=True)  # finished by a run that was stopped before it wrote the result
-        self.writer = ShardWriter(path, schema_of(self._tokenizer.identity, job.options))
+        self.writer = ShardWriter(path, schema_of(self._tokenizer.identity, job.options), durable=False)
+        self.histogram = np.zeros(64, dtype=np.int64)  # of document lengths, by number of binary digits
+        self.sources = np.zeros((len(job.ranges), 3), dtype=np.int64)
+        self._ranges: list[int] = []
 
-    def add(self, text: str, line: int, path: bytes) -> None:
+    def add(self, text: str, line: int, path: bytes, number: int) -> None:
+        self._ranges.append(number)
         self._texts.append(text)
         self._lines.append(line)
         self._paths.append(path)
         self._characters += len(text)
         if self._characters >= _BATCH_CHARACTERS or len(self._texts) >= _BATCH_DOCUMENTS:
-            self._flush()
+            self.flush()
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self.writer.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Tokenize what waits."""
+        if not self._texts:
+            return
         identity = self._tokenizer.identity
         ids, lengths = self._tokenizer.encode(self._texts)
-        self.text_bytes += sum(len(text) if text.isascii() else len(text.encode("utf-8")) for text in self._texts)
+        outside = first_outside(ids, lengths, identity.vocab_size)
+        if outside is not None:
+            document, place, found = outside
+            where = f"{self._paths[document].decode('utf-8', errors='replace')}:{self._lines[document]}"
+            raise ValueError(
+                f"{where}: position {place:,} of the document: the id {found:,} is outside of the vocabulary of {identity.vocab_size:,} ids."
+            )
+        sizes = np.array(
+            [len(text) if text.isascii() else len(text.encode("utf-8")) for text in self._texts], dtype=np.int64
+        )
+        self.text_bytes += int(sizes.sum())
         tokens, lengths = with_edges(
             ids, lengths, bos=identity.bos_id, eos=identity.eos_id, dtype=self.writer.schema.dtype
         )
@@ -180,12 +257,14 @@ class _Piece:
             fields["document.line"] = np.array(self._lines, dtype=np.int64)
             fields["ragged.path"] = (joined, np.array([len(path) for path in self._paths], dtype=np.int64))
         self.writer.add_many(tokens, lengths, fields)
-        self._texts, self._lines, self._paths, self._characters = [], [], [], 0
+        self.histogram += np.bincount(bit_lengths(lengths), minlength=64)
+        np.add.at(self.sources, self._ranges, np.stack([sizes, np.ones_like(sizes), lengths], axis=1))
+        self._texts, self._lines, self._paths, self._ranges, self._characters = [], [], [], [], 0
 
 
 def schema_of(identity: nc.TokenizerIdentity, options: Options) -> Schema:
     """Return what pieces and shards declare."""
-    provenance = {"documents": options.documents, "made by": "millstream prepare"}
+    provenance = {"documents": options.documents, "made by": "millstream prepare", "plan": options.plan}
     return Schema(
         vocab_size=identity.vocab_size,
         tokenizer=identity,
@@ -199,7 +278,18 @@ def piece_path(job: Job, split: str) -> Path:
     return job.folder / f"{job.number:06}.{split or 'all'}.safetensors"
 
 
-def _size_of(part: Range) -> int:
+def bit_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of binary digits of each: 0 for 0, 1 for 1, 2 for 2 and 3, …; exact below 2^53."""
+    return np.frexp(lengths.astype(np.float64))[1].astype(np.int64)
+
+
+def _without_zeros(histogram: npt.NDArray[np.int64]) -> list[int]:
+    """Return it as a list up to the last that is not zero."""
+    return [int(count) for count in np.trim_zeros(histogram, "b")]
+
+
+def size_of(part: Range) -> int:
+    """Return the bytes of a range, as stored."""
     return (part.input.num_bytes if part.stop is None else part.stop) - part.start
 
 

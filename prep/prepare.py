@@ -11,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +26,43 @@ import numpy.typing as npt
 import neutral_core as nc
 from neutral_core.format import canonical
 from neutral_core.format.files import remove, write_file
-from neutral_core.format.publish import publish
+from neutral_core.format.manifest import MANIFEST
+from neutral_core.format.publish import publish, shard_name
 from neutral_core.format.shard import Shard
-from neutral_core.format.writer import ShardSeries
-from prep import tasks
-from prep.pieces import Job, Options, characters_of, piece_path, schema_of, share_of, splits_of, tokenize, tokenizer_of
+from prep import engines, tasks
+from prep.assembly import Assembly
+from prep.pieces import (
+    Job,
+    Options,
+    characters_of,
+    piece_path,
+    result_of,
+    schema_of,
+    share_of,
+    size_of,
+    splits_of,
+    task_bytes_of,
+    texts_of,
+    tokenize,
+    tokenizer_of,
+)
 from prep.progress import Progress
 from prep.readers.documents import SHOWN, place_of
 from prep.readers.inputs import RULES, Input, Range, cut, find_inputs, stamp
 from prep.report import baselines, why_dtype
-from prep.tokenizers import DEFINITION, open_tokenizer
+from prep.tokenizers import Tokenizer, open_tokenizer, stored_files
+from prep.tokenizers.files import digest
+from prep.tokenizers.proof import choose_engine
 
-_CHUNK_DOCUMENTS = 4096
+_PROOF_CHARACTERS = 1 << 20
+_COUNTED_TOKENS = 1 << 25  # ids by frequency: exact up to so many
+_COUNTED_AT_ONCE = 1 << 19
 
 
 def prepare(options: Options) -> dict[str, Any]:
     """Prepare a corpus and return the report: plain data, see ``lines_of``.
+
+    One of several ranks does its own tasks; the last of them to finish puts the corpus together, and the report of the others has no corpora.
 
     Raises:
         ValueError: an option or a document; FileNotFoundError: an input or tokenizer; FileExistsError, BlockingIOError: see tasks.start.
@@ -47,39 +71,118 @@ def prepare(options: Options) -> dict[str, Any]:
         raise ValueError(f"documents is {options.documents!r}, expected one of {', '.join(RULES)}.")
     share = share_of(options.validation)
     inputs = find_inputs(options.inputs, options.glob)
-    settings = options.tokenizer
     tokenizer_of.cache_clear()  # its file may have changed since an earlier call
-    if settings.kind != "char":
-        open_tokenizer(settings)  # a wrong path or EOS is said before any work
+    # A wrong path or EOS is said before any work; characters are not known yet.
+    tokenizer = (
+        None if options.tokenizer.kind == "char" else open_tokenizer(replace(options.tokenizer, engine="tokenizers"))
+    )
     record = _record(options, inputs)
-    place = tasks.start(options.destination, record, restart=options.restart, splits=splits_of(share))
+    options = replace(options, plan=_plan(record))
+    several = options.rank.world_size > 1
+    if several and options.restart:
+        raise ValueError(
+            "--restart is for one process, because ranks do not wait for each other: run it once with --rank 0/1 --restart."
+        )
+    try:
+        place = tasks.start(
+            options.destination, record, restart=options.restart, splits=splits_of(share), shared=several
+        )
+    except FileExistsError:
+        if several and _is_finished(options, share):
+            return _waiting_report(options, "the corpus is there: another rank put it together.")
+        raise
     if place is None:
         return _existing_report(options, share)
     with place:
-        ranges = cut(inputs, options.documents, options.task_bytes)
-        if settings.kind == "char":
-            settings = replace(settings, characters=_characters(ranges, place.path, options))
-        options = replace(options, tokenizer=settings)
+        return _prepare(options, place.path, inputs, record["inputs"], tokenizer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """The tasks of a run, where it works, with which tokenizer, what is said of that, and a check that the inputs are still the same."""
+
+    jobs: Sequence[Job]
+    place: Path
+    tokenizer: Tokenizer
+    note: str | None
+    check: Callable[[], None]
+
+
+def _prepare(
+    options: Options,
+    place: Path,
+    inputs: Sequence[Input],
+    stamps: Sequence[Sequence[Any]],
+    tokenizer: Tokenizer | None,
+) -> dict[str, Any]:
+    ranges = cut(inputs, options.documents, options.task_bytes or task_bytes_of(inputs))
+    settings, note = options.tokenizer, None
+    if tokenizer is None:
+        settings = replace(settings, characters=_characters(ranges, place, options))
         tokenizer = open_tokenizer(settings)
-        pieces = place.path / "pieces"
-        pieces.mkdir(exist_ok=True)
-        jobs = [Job(number=number, ranges=task, folder=pieces, options=options) for number, task in enumerate(ranges)]
-        results = []
-        with Progress("prepare", sum(item.num_bytes for item in inputs)) as progress:
-            for result in tasks.run(tokenize, jobs, options.workers):
-                results.append(result)
-                progress.add(result["stored_bytes"], result["documents"], result["tokens"])
-        _refuse_changed(inputs, record["inputs"])
-        report = _report_head(tokenizer, jobs, results)
-        extra = {} if tokenizer.definition is None else {DEFINITION: tokenizer.definition}
-        for split in splits_of(share):
-            target = options.destination / split
-            counts, paths = _assemble(split, jobs, results, place.path / f"shards-{split or 'all'}", tokenizer.identity)
-            publish(target, paths, extra)
-            report["corpora"].append(
-                _corpus_entry(split, target, counts, sum(result["text_bytes"][split] for result in results))
-            )
-        tasks.finish(options.destination, splits_of(share))
+    else:
+        settings, note = choose_engine(settings, _first_texts(ranges, options))
+    options = replace(options, tokenizer=settings)
+    pieces = place / "pieces"
+    pieces.mkdir(exist_ok=True)
+    jobs = [Job(number=number, ranges=task, folder=pieces, options=options) for number, task in enumerate(ranges)]
+    run = _Run(jobs=jobs, place=place, tokenizer=tokenizer, note=note, check=partial(_refuse_changed, inputs, stamps))
+    mine = options.rank.share(jobs)
+    with Progress("prepare", sum(size_of(part) for job in mine for part in job.ranges)) as progress:
+        results = _done(mine, options, progress)
+        if options.rank.world_size == 1:
+            return _finish(run, results)
+        for _ in results:
+            pass
+    return _finish_as_last(run)
+
+
+def _done(jobs: Sequence[Job], options: Options, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Do the tasks and yield their results, in order."""
+    for result in engines.run(options.engine, tokenize, jobs, options.workers):
+        progress.add(result["stored_bytes"], result["documents"], result["tokens"])
+        yield result
+
+
+def _finish_as_last(run: _Run) -> dict[str, Any]:
+    """Put the corpus together if all ranks have done their tasks and none of them does it already."""
+    options = run.jobs[0].options
+    try:
+        with tasks.held(run.place / "assembly", wait=False) as mine:
+            results = [result_of(job) for job in run.jobs] if mine else []
+            left = sum(result is None for result in results)
+            if (
+                mine
+                and not left
+                and not (options.destination / splits_of(share_of(options.validation))[-1] / MANIFEST).exists()
+            ):
+                return _finish(run, cast("list[dict[str, Any]]", results))
+    except FileNotFoundError:  # another rank has finished the run, and removed its workplace
+        if not _is_finished(options, share_of(options.validation)):
+            raise
+        left = 0
+    if left:
+        return _waiting_report(
+            options,
+            f"{left:,} of {len(run.jobs):,} tasks are other ranks' and not done yet: the last to finish puts the corpus together.",
+        )
+    return _waiting_report(options, "another rank puts the corpus together.")
+
+
+def _finish(run: _Run, results: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Assemble the pieces as their results come, then publish; return the report."""
+    options = run.jobs[0].options
+    splits = splits_of(share_of(options.validation))
+    kept, paths = _assemble(
+        run.jobs, results, {split: run.place / f"shards-{split or 'all'}" for split in splits}, run.tokenizer.identity
+    )
+    run.check()
+    report = _report_head(run, kept)
+    for split in splits:
+        target = options.destination / split
+        publish(target, paths[split], stored_files(run.tokenizer))
+        report["corpora"].append(_corpus_entry(split, target, sum(result["text_bytes"][split] for result in kept)))
+    tasks.finish(options.destination, splits)
     return report
 
 
@@ -90,7 +193,8 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     lines = [line for entry in report["corpora"] for line in corpus_lines(entry["path"], entry)]
     if any(not entry["documents"] for entry in report["corpora"]) and len(report["corpora"]) > 1:
         lines.append("  documents are split whole: --documents line or blank-line makes more of them, if these are few")
-    lines.append(f"tokens are stored as {report['why_dtype']}")
+    if "why_dtype" in report:
+        lines.append(f"tokens are stored as {report['why_dtype']}")
     lines.extend(report["notes"])
     if report["empty_lines"]:
         lines.append(f"{report['empty_lines']:,} empty lines passed over")
@@ -105,16 +209,39 @@ def _record(options: Options, inputs: Sequence[Input]) -> dict[str, Any]:
     settings = {
         key: value
         for key, value in asdict(options).items()
-        if key not in ("inputs", "destination", "workers", "restart")
+        if key not in ("inputs", "destination", "workers", "restart", "engine", "rank", "plan")
     }
     path = options.tokenizer.path
+    del settings["tokenizer"]["engine"]  # ids don't depend on it
     definition = None
     if path is not None:
-        file = Path(path).expanduser()
-        definition = hashlib.sha256((file / DEFINITION if file.is_dir() else file).read_bytes()).hexdigest()
+        definition = digest(path)
         settings["tokenizer"]["path"] = os.fsencode(path).decode("utf-8", errors="backslashreplace")
     files = [stamp(item) for item in inputs]
-    return {"command": "prepare", "version": 2, "tokenizer definition": definition, "inputs": files, **settings}
+    return {"command": "prepare", "version": 3, "tokenizer definition": definition, "inputs": files, **settings}
+
+
+def _plan(record: Mapping[str, Any]) -> str:
+    """Return the digest of a record but for places and times: what a corpus was made of, and how."""
+    content = {
+        **record,
+        "inputs": [entry[:2] for entry in record["inputs"]],
+        "tokenizer": {**record["tokenizer"], "path": None},
+    }
+    return hashlib.sha256(canonical.dumps(content)).hexdigest()
+
+
+def _first_texts(ranges: Sequence[tuple[Range, ...]], options: Options) -> list[str]:
+    """Return the corpus' own first documents, about 1 MiB, for a proof; what is wrong with one of them is said when it is read for good."""
+    found: list[str] = []
+    size = 0
+    for part in chain.from_iterable(ranges):
+        for text in texts_of(part, replace(options, on_bad="skip")):
+            found.append(text)
+            size += len(text)
+            if size >= _PROOF_CHARACTERS:
+                return found
+    return found
 
 
 def _refuse_changed(inputs: Sequence[Input], stamps: Sequence[Sequence[Any]]) -> None:
@@ -133,7 +260,7 @@ def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Optio
         return str(json.loads(path.read_bytes()))
     found: set[str] = set()
     jobs = [Job(number=number, ranges=task, folder=place, options=options) for number, task in enumerate(ranges)]
-    for characters in tasks.run(characters_of, jobs, options.workers):
+    for characters in engines.run(options.engine, characters_of, jobs, options.workers):
         found.update(characters)
     text = "".join(sorted(found))
     write_file(path, canonical.dumps(text))
@@ -141,65 +268,73 @@ def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Optio
 
 
 def _assemble(
-    split: str, jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], folder: Path, identity: nc.TokenizerIdentity
-) -> tuple[npt.NDArray[np.int64], list[Path]]:
-    """Write the pieces of a split, in order, as shards; return how often each id occurs, and the shards."""
+    jobs: Sequence[Job], results: Iterable[dict[str, Any]], folders: Mapping[str, Path], identity: nc.TokenizerIdentity
+) -> tuple[list[dict[str, Any]], dict[str, list[Path]]]:
+    """Write the pieces of each split, in order, as shards, while results come; return the results, and the shards of each split."""
     options = jobs[0].options
-    if folder.exists():
-        remove(folder)
-    folder.mkdir()
-    counts = np.zeros(identity.vocab_size, dtype=np.int64)
-    series = ShardSeries(folder, schema_of(identity, options), options.tokens_per_shard)
+    kept: list[dict[str, Any]] = []
     lines_before: dict[str, int] = {}
-    try:
+    with ExitStack() as stack:
+        assemblies = {}
+        for split, folder in folders.items():
+            if folder.exists():
+                remove(folder)
+            folder.mkdir()
+            assemblies[split] = stack.enter_context(
+                Assembly(folder, schema_of(identity, options), options.tokens_per_shard)
+            )
         for job, result in zip(jobs, results, strict=True):
+            kept.append(result)
             # A range inside a file counts lines from its own first one; all ranges but the only one of a task begin at line 1.
             base = lines_before.get(job.ranges[0].input.path, 0) if job.ranges[0].start else 0
             lines_before = {job.ranges[-1].input.path: base + result["lines"][-1]}
-            for tokens, lengths, fields in _chunks(Shard(piece_path(job, split), check="blocks"), base):
-                series.add_many(tokens, lengths, fields)
-                counts += np.bincount(tokens, minlength=identity.vocab_size)
-        return counts, series.close()
-    except nc.FormatError as error:
-        series.abort()
-        raise nc.FormatError(
-            f"a piece of this run was damaged: run the same command with --restart, to make it anew ({error})"
-        ) from None
-    except BaseException:
-        series.abort()
-        raise
+            for split, assembly in assemblies.items():
+                assembly.add(piece_path(job, split), base)
+        return kept, {split: assembly.close() for split, assembly in assemblies.items()}
 
 
-def _chunks(piece: Shard, line_base: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64], dict[str, Any]]]:
-    """Yield the documents of a piece, some thousands at a time, with their fields."""
-    fields = piece.open().fields
-    for first in range(0, piece.num_documents, _CHUNK_DOCUMENTS):
-        last = min(first + _CHUNK_DOCUMENTS, piece.num_documents)
-        offsets = piece.offsets().at(np.arange(first, last + 1))
-        values: dict[str, Any] = {}
-        if fields:
-            values["document.line"] = piece.items("document.line", first, last) + line_base
-            edges = piece.items("ragged.path.offsets", first, last + 1)
-            values["ragged.path"] = (piece.items("ragged.path", int(edges[0]), int(edges[-1])), np.diff(edges))
-        yield piece.read(int(offsets[0]), int(offsets[-1])), np.diff(offsets), values
-
-
-def _report_head(tokenizer: Any, jobs: Sequence[Job], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _report_head(run: _Run, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    jobs, tokenizer = run.jobs, run.tokenizer
     skipped = [
         (job.ranges, *entry) for job, result in zip(jobs, results, strict=True) for entry in result["first_skipped"]
     ]
     return {
         "corpora": [],
         "why_dtype": why_dtype(tokenizer.identity, tokenizer.identity.vocab_size),
-        "notes": list(tokenizer.notes),
+        "notes": [*tokenizer.notes, *([run.note] if run.note else [])],
+        "tasks": len(jobs),
+        "sources": _sources(jobs, results),
+        "lengths_histogram": _histograms(results),
         "empty_lines": sum(result["empty_lines"] for result in results),
         "skipped": sum(result["skipped"] for result in results),
         "reasons": [f"{place_of(ranges[index], at, line)}: {why}." for ranges, index, at, line, why in skipped[:SHOWN]],
     }
 
 
-def _corpus_entry(split: str, path: Path, counts: npt.NDArray[np.int64], text_bytes: int) -> dict[str, Any]:
+def _sources(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return bytes of text, documents and tokens by input: of each file, or of each folder where there are more than a thousand files."""
+    found: dict[str, list[int]] = {}
+    names = {part.input.name for job in jobs for part in job.ranges}
+    for job, result in zip(jobs, results, strict=True):
+        for part, counts in zip(job.ranges, result["sources"], strict=True):
+            name = part.input.name if len(names) <= 1000 else part.input.name.rpartition("/")[0] or "."
+            found[name] = [a + b for a, b in zip(found.get(name, [0, 0, 0]), counts, strict=True)]
+    return found
+
+
+def _histograms(results: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return by split how many documents have 0, 1, 2 … 3, 4 … 7, … tokens."""
+    found: dict[str, list[int]] = {}
+    for result in results:
+        for split, counts in result["lengths_histogram"].items():
+            found[split] = [a + b for a, b in zip_longest(found.get(split, []), counts, fillvalue=0)]
+    return found
+
+
+def _corpus_entry(split: str, path: Path, text_bytes: int) -> dict[str, Any]:
     corpus = nc.open_corpus(path)
+    counts = counts_of(corpus)
+    seen = int(counts.sum())
     return {
         "split": split,
         "path": str(path),
@@ -209,8 +344,46 @@ def _corpus_entry(split: str, path: Path, counts: npt.NDArray[np.int64], text_by
         "bytes": sum(file.stat().st_size for file in path.iterdir() if file.is_file()),
         "fingerprint": corpus.fingerprint,
         "text_bytes": text_bytes,
-        **baselines(counts, len(counts), text_bytes),
+        **baselines(counts, len(counts), round(text_bytes * seen / corpus.num_tokens) if seen else None),
     }
+
+
+def counts_of(corpus: nc.Corpus) -> npt.NDArray[np.int64]:
+    """Return how often each id occurs: int64[vocab_size]; of a corpus of more than 2^25 tokens, in as many that are evenly spread over it."""
+    counts = np.zeros(corpus.vocab_size or 1, dtype=np.int64)
+    step = max(corpus.num_tokens / (_COUNTED_TOKENS // _COUNTED_AT_ONCE), _COUNTED_AT_ONCE)
+    for number in range(-int(-corpus.num_tokens // step)):
+        start = int(number * step)
+        counts += np.bincount(
+            corpus.tokens(start, min(start + _COUNTED_AT_ONCE, corpus.num_tokens)), minlength=len(counts)
+        )
+    return counts
+
+
+def _waiting_report(options: Options, note: str) -> dict[str, Any]:
+    """Return the report of a rank that puts nothing together."""
+    where = f"rank {options.rank.rank} of {options.rank.world_size}"
+    said = f" ({options.rank.launcher})" if options.rank.launcher else ""
+    return {
+        "corpora": [],
+        "notes": [f"{where}{said}: its tasks are done; {note}"],
+        "empty_lines": 0,
+        "skipped": 0,
+        "reasons": [],
+    }
+
+
+def _is_finished(options: Options, share: Fraction | None) -> bool:
+    """Return whether the destination holds the whole corpus of the same inputs and settings."""
+    for split in splits_of(share):
+        try:
+            manifest = nc.open_corpus(options.destination / split)
+        except (FileNotFoundError, nc.FormatError):
+            return False
+        shard = Shard(options.destination / split / shard_name(0))
+        if shard.open().provenance.get("plan") != options.plan or not manifest.num_shards:
+            return False
+    return True
 
 
 def _existing_report(options: Options, share: Fraction | None) -> dict[str, Any]:
@@ -225,11 +398,6 @@ def _existing_report(options: Options, share: Fraction | None) -> dict[str, Any]
     for split in splits_of(share):
         path = options.destination / split
         corpus = nc.open_corpus(path)
-        counts = np.zeros(corpus.vocab_size or 1, dtype=np.int64)
-        for start in range(0, corpus.num_tokens, 1 << 22):
-            counts += np.bincount(
-                corpus.tokens(start, min(start + (1 << 22), corpus.num_tokens)), minlength=len(counts)
-            )
-        report["corpora"].append(_corpus_entry(split, path, counts, 0))
-        report["why_dtype"] = why_dtype(corpus.tokenizer, len(counts))
+        report["corpora"].append(_corpus_entry(split, path, 0))
+        report["why_dtype"] = why_dtype(corpus.tokenizer, corpus.vocab_size or 1)
     return report

@@ -13,7 +13,7 @@ from typing import Any
 import neutral_core as nc
 from neutral_core.format.corpus import digest_of
 from neutral_core.reference import recognises, write_reference
-from prep import tasks
+from prep.engines import local
 from prep.progress import Progress
 from prep.report import why_dtype
 from prep.tokenizers import Settings, open_tokenizer
@@ -62,7 +62,7 @@ def refer(options: Options) -> dict[str, Any]:
     with Progress("refer", num_bytes + corpus.num_tokens * corpus.dtype.itemsize) as progress:
         largest = _largest(corpus, vocab_size, progress)
         digests = []
-        for path, digest in zip(corpus.files, tasks.run(_digest, corpus.files, options.workers), strict=True):
+        for path, digest in zip(corpus.files, local.run(_digest, corpus.files, options.workers), strict=True):
             digests.append(digest)
             progress.add(path.stat().st_size, 0, 0)
     how = {"layout": options.layout, "dtype": options.dtype, "boundaries": options.boundaries}

@@ -20,7 +20,7 @@ from neutral_core.cursor import MAX_SAMPLE
 from neutral_core.order.trace import TracedPiece
 from prep.extras import MissingExtraError
 from prep.inspect import origin_of
-from prep.tokenizers import DEFINITION, Tokenizer, open_stored
+from prep.tokenizers import Tokenizer, definition_name, open_stored
 
 Int64 = npt.NDArray[np.int64]
 
@@ -169,7 +169,7 @@ class Texts:
         try:
             return open_stored(path if path.is_dir() else path.parent, corpus.tokenizer)
         except FileNotFoundError:
-            self.notes.append(f"{path}: its ids have no text: {DEFINITION} is not beside it.")
+            self.notes.append(f"{path}: its ids have no text: {definition_name(corpus.tokenizer)} is not beside it.")
         except (nc.FormatError, MissingExtraError) as error:
             self.notes.append(f"{path}: its ids have no text: {error}")
         return None

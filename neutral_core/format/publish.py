@@ -30,13 +30,14 @@ class Workplace:
 
     Args:
         directory: of the corpus (or of several) to be; made if it is missing.
+        shared: with others that say so too: they do different parts of the work.
 
     Raises:
         FileExistsError: the directory holds a finished corpus or anything else that is not a workplace's.
         BlockingIOError: another process writes there now.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, shared: bool = False) -> None:
         self.directory = Path(directory)
         self.path = self.directory / PARTIAL
         self._refuse_corpus()
@@ -48,7 +49,7 @@ class Workplace:
         self._lock = open(self.path / _LOCK, "ab")  # noqa: SIM115 - held until __exit__
         if fcntl is not None:
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._lock.close()
                 raise BlockingIOError(
@@ -67,10 +68,10 @@ class Workplace:
                 f"{self.directory}: there is a corpus already; a corpus is never overwritten: choose another folder."
             )
 
-    def clear(self) -> None:
-        """Remove everything in the workplace, left by an earlier process, but the lock."""
+    def clear(self, keep: Sequence[str] = ()) -> None:
+        """Remove everything in the workplace, left by an earlier process, but the lock and the names in ``keep``."""
         for entry in self.path.iterdir():
-            if entry.name != _LOCK:
+            if entry.name != _LOCK and entry.name not in keep:
                 remove(entry)
 
     def release(self) -> None:

@@ -23,8 +23,8 @@ from neutral_core.format.publish import publish, shard_name
 from neutral_core.format.shard import Shard
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.legacy.boundaries import Rule
-from prep import tasks
 from prep.compare import compare_documents
+from prep.engines import local
 from prep.foreign.choice import Choice
 from prep.foreign.columns import check_vocabulary, documents_of
 from prep.foreign.found import Found, refuse_changed
@@ -67,7 +67,7 @@ def decode(found: Found, schema: Schema, folder: Path, workers: int) -> list[dic
     jobs = _jobs(found, schema, folder)
     results = []
     with Progress("read", sum(job.piece.num_bytes for job in jobs)) as progress:
-        for job, result in zip(jobs, tasks.run(_decode, jobs, workers), strict=True):
+        for job, result in zip(jobs, local.run(_decode, jobs, workers), strict=True):
             results.append(result)
             progress.add(job.piece.num_bytes, result["documents"], result["tokens"])
     refuse_changed(found)
@@ -101,7 +101,7 @@ def compare_again(found: Found, results: Sequence[Mapping[str, Any]], shards: Se
     jobs = _jobs(found, None, Path(), shards=tuple(shards), documents=documents, tokens=tokens)
     _result.cache_clear()
     with Progress("compare", sum(job.piece.num_bytes for job in jobs)) as progress:
-        for job, (count, length) in zip(jobs, tasks.run(_compare, jobs, workers), strict=True):
+        for job, (count, length) in zip(jobs, local.run(_compare, jobs, workers), strict=True):
             progress.add(job.piece.num_bytes, count, length)
     corpus = _result(tuple(shards))
     expected = tokens[-1], documents[-1] if found.rule is None else corpus.num_documents

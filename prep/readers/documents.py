@@ -17,6 +17,7 @@ import io
 import json
 import lzma
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,10 +27,12 @@ from typing import IO, Any, NamedTuple, cast
 from prep.extras import require
 from prep.readers import rows
 from prep.readers.inputs import ROWS, Input, Range
+from prep.readers.policies import DocumentError, actions_of
 
 SHOWN = 5
 _CHUNK = 1 << 20
 _ZST_WINDOW = 1 << 31  # as `zstd --long=31` writes; the library's own limit is 2^27
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = b" \t\r"  # what JSON calls white space; the \n is gone
 
 # By kind or rule: what is passed over and counted. Others have nothing of the kind: a file may be empty, and between blank lines nothing is.
@@ -46,20 +49,31 @@ class Tally:
     Attributes:
         num_lines: that begin in the range.
         num_empty_lines: passed over.
-        num_skipped: documents left out.
+        num_skipped: documents left out. skipped_by_kind: the same by the kind of trouble, see prep.readers.policies.
         skipped: the first of them: (byte in the file, line from 1 in the range, why); ``place_of`` makes a place of the two numbers.
+        num_mended: documents kept with U+FFFD in the place of what is not UTF-8. mended: the first of them, likewise.
     """
 
     num_lines: int = 0
     num_empty_lines: int = 0
     num_skipped: int = 0
+    skipped_by_kind: dict[str, int] = field(default_factory=dict)
     skipped: list[tuple[int, int, str]] = field(default_factory=list)
+    num_mended: int = 0
+    mended: list[tuple[int, int, str]] = field(default_factory=list)
 
-    def skip(self, at: int, number: int, why: str) -> None:
+    def skip(self, at: int, number: int, bad: DocumentError) -> None:
         """Count a document that is left out."""
         self.num_skipped += 1
+        self.skipped_by_kind[bad.kind] = self.skipped_by_kind.get(bad.kind, 0) + 1
         if len(self.skipped) < SHOWN:
-            self.skipped.append((at, number, why))
+            self.skipped.append((at, number, str(bad)))
+
+    def mend(self, at: int, number: int, bad: DocumentError) -> None:
+        """Count a document that is kept, though not UTF-8."""
+        self.num_mended += 1
+        if len(self.mended) < SHOWN:
+            self.mended.append((at, number, str(bad)))
 
 
 class Document(NamedTuple):
@@ -76,12 +90,14 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         part: of an input.
         rule: ``file``, ``line`` or ``blank-line`` for text.
         text_key: of the text in a line of JSON.
-        on_bad: ``error`` or ``skip``: what becomes of a document that is not UTF-8, not JSON, or has no text under the key.
+        on_bad: what becomes of a document that is not UTF-8, not JSON, has no text under the key, or an empty one: see policies.actions_of.
         tally: counts as the iteration goes on.
 
     Raises:
         ValueError: a bad document under ``error``: with file, line and byte; a compressed file that is damaged or cut short, always.
     """
+    actions = actions_of(on_bad)
+    keeps_empty = actions["empty"] == "keep"
     parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
     is_empty = _EMPTY.get(rule if part.input.kind == "text" else part.input.kind)
     for at, number, data in _found(part, rule, text_key, tally):
@@ -92,14 +108,26 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
             continue
         try:
             if data is None:
-                raise ValueError(f"{text_key!r} is null, expected a text")
-            yield Document(parse(data), number)
-        except ValueError as error:
-            if on_bad == "error":
+                raise DocumentError("type", f"{text_key!r} is null, expected a text")
+            try:
+                text = parse(data, False)
+            except DocumentError as error:
+                if actions[error.kind] != "keep":
+                    raise
+                text = parse(data, True)
+                tally.mend(at, number, error)
+            if not text and not keeps_empty:
+                raise DocumentError("empty", "its text is empty")
+        except DocumentError as error:
+            if actions[error.kind] == "error":
                 raise ValueError(
                     f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
+                    if error.kind != "empty"
+                    else f"{place_of(part, at, number)}: {error}. Leave such documents out with --on-bad empty=skip, and give --restart too."
                 ) from None
-            tally.skip(at, number, str(error))
+            tally.skip(at, number, error)
+            continue
+        yield Document(text, number)
 
 
 def _found(part: Range, rule: str, text_key: str, tally: Tally) -> Iterator[tuple[int, int, bytes | None]]:
@@ -241,41 +269,52 @@ def _without_end(line: bytes) -> bytes:
     return line
 
 
-def _parse_text(data: bytes) -> str:
+def _parse_text(data: bytes, mend: bool) -> str:
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8", errors="replace" if mend else "strict")
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start:,} of the document, {data[error.start]:#04x}, is not UTF-8") from None
+        raise DocumentError(
+            "encoding", f"byte {error.start:,} of the document, {data[error.start]:#04x}, is not UTF-8"
+        ) from None
 
 
-def _parse_json(text_key: str) -> Callable[[bytes], str]:
+def _parse_json(text_key: str) -> Callable[[bytes, bool], str]:
     loads = _fast_loads()
 
-    def parse(data: bytes) -> str:
+    def parse(data: bytes, mend: bool) -> str:
         try:
             value = loads(data)
             if type(value) is dict and type(found := value.get(text_key)) is str:
                 return found
         except ValueError:
             pass  # the standard library decides, so that what is refused does not depend on what is installed
-        text = _parse_text(data)
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"it is not JSON ({error})") from None
-        except RecursionError:
-            raise ValueError("it is JSON nested too deeply") from None
-        if not isinstance(value, dict) or text_key not in value:
-            keys = f"its keys are {', '.join(sorted(value)[:10])}" if isinstance(value, dict) else "it is no object"
-            raise ValueError(f"there is no key {text_key!r}: {keys}; name the right one with --text-key")
-        found = value[text_key]
-        if not isinstance(found, str):
-            raise ValueError(f"the value of {text_key!r} is {type(found).__name__}, expected a text")
-        if b"\\u" in data and not _is_whole(found):
-            raise ValueError(f"the text of {text_key!r} holds half of a surrogate pair, which UTF-8 cannot write")
-        return found
+        return _slowly(data, mend, text_key)
 
     return parse
+
+
+def _slowly(data: bytes, mend: bool, text_key: str) -> str:
+    """Return the text of a line of JSON by the standard library, or raise what is wrong with it."""
+    text = _parse_text(data, mend)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DocumentError("json", f"it is not JSON ({error})") from None
+    except RecursionError:
+        raise DocumentError("json", "it is JSON nested too deeply") from None
+    if not isinstance(value, dict) or text_key not in value:
+        keys = f"its keys are {', '.join(sorted(value)[:10])}" if isinstance(value, dict) else "it is no object"
+        raise DocumentError("missing", f"there is no key {text_key!r}: {keys}; name the right one with --text-key")
+    found = value[text_key]
+    if not isinstance(found, str):
+        raise DocumentError("type", f"the value of {text_key!r} is {type(found).__name__}, expected a text")
+    if mend:
+        return _SURROGATE.sub("\ufffd", found)
+    if b"\\u" in data and _SURROGATE.search(found):
+        raise DocumentError(
+            "encoding", f"the text of {text_key!r} holds half of a surrogate pair, which UTF-8 cannot write"
+        )
+    return found
 
 
 def _fast_loads() -> Callable[[bytes], Any]:
@@ -289,15 +328,6 @@ def _fast_loads() -> Callable[[bytes], Any]:
 
         return none
     return orjson.loads
-
-
-def _is_whole(text: str) -> bool:
-    """Return whether UTF-8 can write the text; only an escape of JSON brings about one that it cannot."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def place_of(part: Range, at: int, number: int) -> str:

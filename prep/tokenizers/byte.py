@@ -37,3 +37,7 @@ class ByteTokenizer:
     def decode(self, ids: npt.NDArray[Any]) -> str:
         """See Tokenizer; what is no UTF-8 (a row may begin inside a character) shows as U+FFFD."""
         return ids[ids < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def spelling(self, id: int) -> str | None:
+        """See Tokenizer; there is nothing that text could spell."""
+        return None

@@ -53,6 +53,10 @@ class CharTokenizer:
         points: bytes = self._points[ids[ids < len(self._points)]].astype("<u4").tobytes()
         return points.decode("utf-32-le")
 
+    def spelling(self, id: int) -> str | None:
+        """See Tokenizer; there is nothing that text could spell."""
+        return None
+
 
 def from_definition(definition: bytes) -> CharTokenizer:
     """Return the tokenizer of a stored definition."""

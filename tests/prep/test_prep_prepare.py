@@ -19,9 +19,11 @@ import neutral_core as nc
 from neutral_core.format.publish import Workplace
 from prep import prepare as module
 from prep import tasks
+from prep.engines import local
 from prep.inspect import origin_of
-from prep.pieces import Options
+from prep.pieces import Options, piece_path, task_bytes_of
 from prep.prepare import lines_of, prepare
+from prep.readers.inputs import Input, cut
 from prep.tokenizers import Settings, open_stored
 
 NANOGPT = "karpathy+nanoGPT/data/shakespeare_char"
@@ -184,13 +186,13 @@ def test_a_large_file_makes_several_tasks_and_uses_several_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int]] = []
-    run = tasks.run
+    run = local.run
 
     def spy(function: Callable[..., Any], jobs: Any, workers: int) -> Any:
         seen.append((len(jobs), workers))
         return run(function, jobs, 1)
 
-    monkeypatch.setattr(tasks, "run", spy)
+    monkeypatch.setattr(local, "run", spy)
     write(tmp_path, a_txt=b"x" * 9 + b"\n" + b"y" * 989)
     prepare(options(tmp_path, task_bytes=100, workers=7))
     assert seen == [(10, 7)]
@@ -311,7 +313,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
 ) -> None:
     write(tmp_path, a_txt=SONG, b_txt=SONG)
     path = tmp_path / "in" / "b.txt"
-    run = tasks.run
+    run = local.run
 
     def meddled(*arguments: Any) -> Any:
         yield from run(*arguments)
@@ -320,7 +322,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
         else:
             path.write_bytes(SONG + b"x" if change == "longer" else SONG[:-5])
 
-    monkeypatch.setattr(tasks, "run", meddled)
+    monkeypatch.setattr(local, "run", meddled)
     with pytest.raises(ValueError, match=r"b\.txt: it was changed while it was being read: .*--restart"):
         prepare(options(tmp_path))
     assert not list((tmp_path / "out").glob("*.json"))
@@ -329,20 +331,69 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
     assert nc.open_corpus(tmp_path / "out").num_documents > 70
 
 
-def test_a_piece_that_was_damaged_before_the_rerun_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", ["a token", "an empty piece", "no piece", "an empty result", "half a result"])
+def test_what_a_power_cut_damaged_is_made_anew_by_the_rerun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
     write(tmp_path, a_txt=SONG)
     crash_at(monkeypatch, module, "publish", options(tmp_path))
-    piece = sorted((tmp_path / "out" / ".partial" / "pieces").glob("*.safetensors"))[3]
+    pieces = tmp_path / "out" / ".partial" / "pieces"
+    piece, result = sorted(pieces.glob("*.safetensors"))[3], sorted(pieces.glob("*.json"))[3]
     data = piece.read_bytes()
     at = data.rindex("song".encode("utf-16-le"))
-    piece.write_bytes(data[:at] + b"S" + data[at + 1 :])
-    with pytest.raises(
-        nc.FormatError, match=rf"run the same command with --restart, to make it anew \(.*{piece.name}: "
-    ):
+    if damage == "a token":
+        piece.write_bytes(data[:at] + b"S" + data[at + 1 :])
+    elif damage == "no piece":
+        piece.unlink()
+    elif damage == "an empty piece":
+        piece.write_bytes(b"")
+    else:
+        result.write_bytes(b"" if damage == "an empty result" else result.read_bytes()[:40])
+    prepare(options(tmp_path))
+    prepare(options(tmp_path, destination=tmp_path / "fresh"))
+    assert tree_of(tmp_path / "out") == tree_of(tmp_path / "fresh")
+
+
+def test_a_piece_that_is_damaged_between_its_making_and_its_reading_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, a_txt=SONG)
+    done = module._done
+
+    def meddled(jobs: Any, asked: Options, progress: Any) -> Any:
+        for job, result in zip(jobs, done(jobs, asked, progress), strict=True):
+            piece = piece_path(job, "")
+            data = piece.read_bytes()
+            at = data.rindex("song".encode("utf-16-le"))
+            piece.write_bytes(data[:at] + b"S" + data[at + 1 :])
+            yield result
+
+    monkeypatch.setattr(module, "_done", meddled)
+    with pytest.raises(nc.FormatError, match=r"run the same command again, to make it anew \(.*000000\.all"):
         prepare(options(tmp_path))
     assert not (tmp_path / "out" / "dataset.json").exists()
-    prepare(options(tmp_path, restart=True))
+    monkeypatch.undo()
+    prepare(options(tmp_path))
     assert texts_of(tmp_path / "out") == [f"line {number} of the song" for number in range(1, 41)]
+
+
+def test_the_report_counts_documents_by_length_and_by_file(tmp_path: Path) -> None:
+    write(tmp_path, a_txt=b"\n".join([b"abc", b"a", b"abcdefg"]), b_txt="éé".encode())
+    report = prepare(options(tmp_path, tokenizer=Settings(kind="byte")))
+    assert report["sources"] == {"a.txt": [11, 3, 11], "b.txt": [4, 1, 4]}  # bytes, documents, tokens
+    assert report["lengths_histogram"] == {"": [0, 1, 1, 2]}  # 0, 1, 2 … 3, 4 … 7 tokens
+
+
+def test_small_inputs_make_enough_tasks_and_large_ones_not_too_many() -> None:
+    sizes = [10 << 10, 10 << 20, 1 << 30, 1 << 40]
+    numbers = []
+    for size in sizes:
+        item = Input(path="a.jsonl", name="a.jsonl", num_bytes=size, kind="jsonl", compression="")
+        numbers.append(len(cut([item], "file", task_bytes_of([item]))))
+    assert numbers[0] == 1
+    assert 8 <= numbers[1] <= 16
+    assert 64 <= numbers[2] <= 256
+    assert numbers[3] == (1 << 40) // (64 << 20)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -480,7 +531,7 @@ def test_a_run_that_ended_before_its_last_clean_up_only_cleans_up(
     crash_at(monkeypatch, tasks, "finish", asked)
     manifests = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("dataset.json")}
     with monkeypatch.context() as patch:
-        patch.setattr(tasks, "run", None)  # nothing is left to do
+        patch.setattr(local, "run", None)  # nothing is left to do
         report = prepare(asked)
     assert {path: path.stat().st_mtime_ns for path in manifests} == manifests
     assert sum(entry["documents"] for entry in report["corpora"]) == 40

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import neutral_core as nc
-from prep.tokenizers import DEFINITION, Settings, Tokenizer, open_stored, open_tokenizer, with_edges
+from prep.tokenizers import Settings, Tokenizer, open_stored, open_tokenizer, stored_files, with_edges
 
 LLAMA = "allenai+dolma/tests/data/tokenizer/llama-test-tokenizer.json"
 GPT_NEO = "allenai+dolma/tests/data/tokenizer/gpt-neo-test-tokenizer.json"
@@ -283,8 +283,8 @@ def test_the_stored_tokenizer_decodes_what_the_first_one_encoded(tmp_path: Path,
     path, characters = (str(tiny) if kind == "tokenizer.json" else None), " dehlorw"
     settings = Settings(kind=kind, path=path, characters=characters, append_eos=True, prepend_bos=True)
     tokenizer = open_tokenizer(settings)
-    if tokenizer.definition is not None:
-        (tmp_path / DEFINITION).write_bytes(tokenizer.definition)
+    for name, content in stored_files(tokenizer).items():
+        (tmp_path / name).write_bytes(content)
     stored = open_stored(tmp_path, tokenizer.identity)
     assert stored.identity == tokenizer.identity
     ids, lengths = tokenizer.encode(["hello world"])
@@ -297,7 +297,7 @@ def test_the_stored_tokenizer_decodes_what_the_first_one_encoded(tmp_path: Path,
 def test_another_definition_than_the_corpus_was_made_with_is_refused(tmp_path: Path) -> None:
     identity = open_tokenizer(Settings(kind="char", characters="ab")).identity
     other = open_tokenizer(Settings(kind="char", characters="abc"))
-    (tmp_path / DEFINITION).write_bytes(other.definition or b"")
+    (tmp_path / "tokenizer.json").write_bytes(other.definition or b"")
     with pytest.raises(nc.FormatError, match=r"tokenizer\.json: its sha256 is .* it is another tokenizer"):
         open_stored(tmp_path, identity)
 
