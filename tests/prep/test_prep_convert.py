@@ -20,6 +20,7 @@ from prep import convert as module
 from prep import pieces, prepare, tasks
 from prep.compare import compare
 from prep.convert import Options, convert, lines_of
+from prep.engines import local
 from prep.tokenizers import Settings
 
 MEGATRON = "bigscience-workshop+Megatron-DeepSpeed/tests/data/gpt2/meg-gpt2-openwebtext_text_document"
@@ -304,7 +305,7 @@ def test_the_source_is_opened_once_however_many_shards_there_are(
             yield function(pickle.loads(pickle.dumps(job)))  # as a worker gets it
 
     monkeypatch.setattr(layouts, "FOREIGN", (headerless.LAYOUT._replace(open=spy),))
-    monkeypatch.setattr(tasks, "run", sent)
+    monkeypatch.setattr(local, "run", sent)
     run(bare, tmp_path / "out", dtype="uint16", boundaries="eos:9", tokens_per_shard=3)
     assert opened == [bare]  # each costs a pass over the file
 
