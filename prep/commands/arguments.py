@@ -51,7 +51,11 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def add_result(parser: argparse.ArgumentParser) -> None:
     """Declare what all commands have that make a corpus."""
     parser.add_argument(
-        "--tokens-per-shard", type=positive, default=TOKENS_PER_SHARD, metavar="N", help=f"(default: {TOKENS_PER_SHARD})"
+        "--tokens-per-shard",
+        type=positive,
+        default=TOKENS_PER_SHARD,
+        metavar="N",
+        help=f"(default: {TOKENS_PER_SHARD})",
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard what a stopped run left in DST, instead of going on from it"
