@@ -12,6 +12,7 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.work(options)
     except KeyboardInterrupt:
-        print("millstream: stopped; run the same command again to go on from here.", file=sys.stderr)
+        command = shlex.join(["millstream", *(sys.argv[1:] if arguments is None else arguments)])
+        print(f"millstream: stopped; run the same command again to go on from here: {command}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read the output has gone

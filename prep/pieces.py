@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -158,6 +159,8 @@ def tokenize(job: Job) -> dict[str, Any]:
         "lines": [tally.num_lines for tally in tallies],
         "empty_lines": sum(tally.num_empty_lines for tally in tallies),
         "skipped": sum(tally.num_skipped for tally in tallies),
+        "skipped_by_kind": dict(sum((Counter(tally.skipped_by_kind) for tally in tallies), Counter())),
+        "mended": sum(tally.num_mended for tally in tallies),
         "first_skipped": [[index, *skipped] for index, tally in enumerate(tallies) for skipped in tally.skipped],
     }
     _write_result(job, result)

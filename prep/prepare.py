@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -198,10 +199,38 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
     lines.extend(report["notes"])
     if report["empty_lines"]:
         lines.append(f"{report['empty_lines']:,} empty lines passed over")
+    if report.get("mended"):
+        lines.append(f"{report['mended']:,} documents kept with U+FFFD in the place of what is not UTF-8")
     if report["skipped"]:
-        lines.append(f"{report['skipped']:,} bad documents left out, the first of them:")
+        kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(report["skipped_by_kind"].items()))
+        lines.append(f"{report['skipped']:,} bad documents left out ({kinds}), the first of them:")
         lines.extend(f"  {reason}" for reason in report["reasons"])
     return lines
+
+
+def page_of(report: Mapping[str, Any]) -> str:
+    """Return the report as a page with plots; reads the corpora once more."""
+    from prep.report import corpus_lines
+    from prep.report_page import page
+    from prep.survey import survey
+
+    known = {name: text_bytes for name, (text_bytes, _, _) in report.get("sources", {}).items()}
+    entries = []
+    for entry in report["corpora"]:
+        found = survey(nc.open_corpus(entry["path"]))
+        if len(report["corpora"]) == 1:  # bytes are counted by file, not by split
+            for source in found["sources"]:
+                source["text_bytes"] = known.get(source["source"])
+        entries.append({**entry, **found, "lines": corpus_lines(entry["path"], entry)[1:]})
+    return page(
+        entries,
+        "millstream prepare",
+        notes=[f"Tokens are stored as {report['why_dtype']}.", *report["notes"], *report["reasons"]],
+        skipped={
+            **report.get("skipped_by_kind", {}),
+            **({"empty lines": report["empty_lines"]} if report["empty_lines"] else {}),
+        },
+    )
 
 
 def _record(options: Options, inputs: Sequence[Input]) -> dict[str, Any]:
@@ -307,6 +336,8 @@ def _report_head(run: _Run, results: Sequence[Mapping[str, Any]]) -> dict[str, A
         "lengths_histogram": _histograms(results),
         "empty_lines": sum(result["empty_lines"] for result in results),
         "skipped": sum(result["skipped"] for result in results),
+        "skipped_by_kind": dict(sum((Counter(result["skipped_by_kind"]) for result in results), Counter())),
+        "mended": sum(result["mended"] for result in results),
         "reasons": [f"{place_of(ranges[index], at, line)}: {why}." for ranges, index, at, line, why in skipped[:SHOWN]],
     }
 

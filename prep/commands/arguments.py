@@ -13,6 +13,7 @@ import neutral_core as nc
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from neutral_core.layouts import LAYOUTS
 from prep.foreign.layouts import foreign_layout
+from prep.readers.policies import actions_of
 
 PATH = (
     "a corpus, a shard or a reference; of another layout a file, a folder, or the prefix of a pair or of numbered files"
@@ -104,6 +105,15 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(text)
+
+
+def policies(text: str) -> str:
+    """Return what becomes of bad documents, as it was given, as a type of argparse."""
+    try:
+        actions_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def rank(text: str) -> tuple[int, int]:

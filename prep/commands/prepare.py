@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prep import config
-from prep.commands.arguments import add_run, rank, say
+from prep.commands.arguments import add_run, policies, rank, say
 from prep.engines import ENGINES
 from prep.engines.ranks import Rank, rank_of
 from prep.readers.inputs import RULES
@@ -54,7 +54,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="which files of folders to read, such as '*.py'; unknown suffixes are read as text",
     )
     parser.add_argument(
-        "--on-bad", choices=("error", "skip"), help="a document that is not UTF-8 or JSON (default: error)"
+        "--on-bad",
+        type=policies,
+        metavar="POLICY",
+        help="error (default) or skip: a document that is not UTF-8 or JSON, or has no text; or by kind, such as skip,encoding=keep,empty=skip",
     )
     parser.add_argument(
         "--validation",
@@ -62,6 +65,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="share of documents, by a hash of their text, for DST/validation; the rest: DST/train",
     )
     _add_switch(parser, "origin", "store each document's file and line (default: yes)")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write a page with plots: lengths, ids by frequency, sources, what was left out",
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -164,4 +172,6 @@ def _prepare(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
                 else "the tokenizer names no EOS, and none was appended."
             )
         )
+    if "report" in said and report["corpora"]:
+        Path(said["report"]).write_text(prepare.page_of(report), encoding="utf-8")
     say(report, prepare.lines_of(report), as_json)

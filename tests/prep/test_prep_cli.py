@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -262,7 +263,8 @@ def test_ctrl_c_is_exit_130_and_says_how_to_go_on(
 
     monkeypatch.setattr(prep.prepare, "_assemble", stop)
     assert run("prepare", text, tmp_path / "out", "--tokenizer", "byte") == 130
-    assert sentence(capsys) == "millstream: stopped; run the same command again to go on from here.\n"
+    again = shlex.join(["millstream", "prepare", str(text), str(tmp_path / "out"), "--tokenizer", "byte"])
+    assert sentence(capsys) == f"millstream: stopped; run the same command again to go on from here: {again}\n"
     monkeypatch.undo()
     assert run("prepare", text, tmp_path / "out", "--tokenizer", "byte") == 0
 
@@ -309,7 +311,8 @@ def test_ctrl_c_ends_the_workers_too_and_leaves_one_line_and_what_a_rerun_needs(
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)  # ends when the last process that holds its output has: the workers too
     assert (process.returncode, out) == (130, "")
-    assert err == "millstream: stopped; run the same command again to go on from here.\n"
+    assert err.startswith("millstream: stopped; run the same command again to go on from here: millstream prepare ")
+    assert len(err.splitlines()) == 1
     assert run("prepare", *inputs, tmp_path / "out", *asked) == 0
     assert nc.open_corpus(tmp_path / "out").num_tokens == 27 << 20
 

@@ -34,7 +34,7 @@ tokenizer:
 VALUES = {
     "inputs": ["in", "more"], "destination": "out", "tokenizer": "char", "eos_token": "</s>", "bos_token": "<s>",
     "tokenizer_engine": "tokenizers", "documents": "line", "text_key": "body", "glob": "*.md", "on_bad": "skip", "validation": "0.25",
-    "engine": "ray", "rank": "1/3", "workers": "3", "tokens_per_shard": "1000",
+    "engine": "ray", "rank": "1/3", "workers": "3", "tokens_per_shard": "1000", "report": "page.html",
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 def options_of(*arguments: str) -> tuple[Any, dict[str, Any]]:
     asking = parser()
     options, said = command.asked(asking, asking.parse_args(arguments))
-    return options, {name: said.get(name) for name in ("json", "dry_run")}
+    return options, {name: said.get(name) for name in ("json", "dry_run", "report")}
 
 
 def file_of(tmp_path: Path, content: Any, name: str = "foo.yaml") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,9 @@ prepare(Options(inputs=(sys.argv[1],), destination=Path(sys.argv[2]), tokenizer=
 HEALTH = {"period_ms": "1000", "failure_threshold": "3", "timeout_ms": "1000", "initial_delay_ms": "1000"}
 ENVIRONMENT = {
     **os.environ, **{f"RAY_health_check_{name}": value for name, value in HEALTH.items()},
-    "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "10.77.0.1:6399", "PYTHONPATH": str(ROOT),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Newer versions ask for a token: the cluster of this test has one of its own.
+    "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT),
 }  # fmt: skip
 HOSTS = {"msA": "10.77.0.1", "msB": "10.77.0.2"}
 
@@ -73,9 +76,11 @@ def lose(name: str) -> None:
 
 
 def on(name: str, *command: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start a command on a host; what is no ``ray start`` finds the cluster by RAY_ADDRESS, which Ray itself would stumble over."""
+    address = {} if "start" in command else {"RAY_ADDRESS": f"{HOSTS['msA']}:6399"}
     with log.open("ab") as file:
         return subprocess.Popen(
-            ["ip", "netns", "exec", name, *command], env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
+            ["ip", "netns", "exec", name, *command], env=ENVIRONMENT | address, stdout=file, stderr=subprocess.STDOUT
         )
 
 

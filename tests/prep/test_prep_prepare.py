@@ -284,7 +284,7 @@ def test_bad_documents_are_counted_in_the_report(tmp_path: Path) -> None:
     write(tmp_path, a_jsonl=b'{"text": "a"}\n{\n\n{"text": 1}\n')
     report = prepare(options(tmp_path, on_bad="skip"))
     assert (report["skipped"], report["empty_lines"]) == (2, 1)
-    assert "2 bad documents left out, the first of them:" in lines_of(report)
+    assert "2 bad documents left out (json 1, type 1), the first of them:" in lines_of(report)
     assert texts_of(tmp_path / "out") == ["a"]
 
 

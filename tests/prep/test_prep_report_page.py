@@ -101,3 +101,27 @@ def test_inspect_writes_the_page_also_of_an_empty_corpus(tmp_path: Path) -> None
             for text in found.texts
         )
         assert not found.loads
+
+
+def test_prepare_writes_the_page_with_bytes_per_token_and_what_was_left_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(b'{"text": "four"}\n{"text": "\xff"}\n{"body": 1}\n')
+    (tmp_path / "in" / "b.txt").write_text("some text")
+    arguments = ["prepare", str(tmp_path / "in"), str(tmp_path / "out"), "--tokenizer", "byte", "--on-bad"]
+    page_file = tmp_path / "page.html"
+    assert cli.main([*arguments, "skip,encoding=keep", "--append-eos", "--report", str(page_file)]) == 0
+    found = Page(page_file.read_text("utf-8"))
+    assert found.loads == []
+    assert {"a.jsonl", "b.txt", "missing", "bytes per token"} <= set(found.texts)
+    assert "0.900" in found.texts  # of b.txt: 9 bytes, 10 tokens with EOS
+    assert "0.778" in found.texts  # of a.jsonl: 4 bytes and the 3 of U+FFFD, 9 tokens with two EOS
+
+
+def test_policies_by_kind_are_said_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\xff"}\nno\n{"body": 1}\n{"text": 3}\n{"text": ""}\n{"text": "x"}\n')
+    arguments = ["prepare", str(tmp_path / "a.jsonl"), str(tmp_path / "out"), "--tokenizer", "byte"]
+    assert cli.main([*arguments, "--on-bad", "skip,encoding=keep,empty=skip"]) == 0
+    out = capsys.readouterr().out
+    assert "1 documents kept with U+FFFD" in out
+    assert "4 bad documents left out (empty 1, json 1, missing 1, type 1)" in out
+    assert nc.open_corpus(tmp_path / "out").num_documents == 2
