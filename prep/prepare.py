@@ -221,11 +221,18 @@ def page_of(report: Mapping[str, Any]) -> str:
         if len(report["corpora"]) == 1:  # bytes are counted by file, not by split
             for source in found["sources"]:
                 source["text_bytes"] = known.get(source["source"])
-        entries.append({**entry, **found, "lines": corpus_lines(entry["path"], entry)[1:]})
+        entries.append(
+            {
+                **entry,
+                **found,
+                "lines": [line.removeprefix(f"{entry['path']}: ") for line in corpus_lines(entry["path"], entry)],
+            }
+        )
     return page(
         entries,
         "millstream prepare",
-        notes=[f"Tokens are stored as {report['why_dtype']}.", *report["notes"], *report["reasons"]],
+        notes=[f"Tokens are stored as {report['why_dtype']}.", *report["notes"]],
+        reasons=report["reasons"],
         skipped={
             **report.get("skipped_by_kind", {}),
             **({"empty lines": report["empty_lines"]} if report["empty_lines"] else {}),

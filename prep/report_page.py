@@ -20,6 +20,7 @@ def page(
     title: str,
     notes: Sequence[str] = (),
     skipped: Mapping[str, int] | None = None,
+    reasons: Sequence[str] = (),
 ) -> str:
     """Return the page.
 
@@ -28,6 +29,7 @@ def page(
         title: escaped here.
         notes: sentences about the whole.
         skipped: why → how many documents were left out; None: nothing can be said about it.
+        reasons: of the first of them.
     """
     parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(note)}</p>" for note in notes)]
     for entry in corpora:
@@ -41,6 +43,7 @@ def page(
     if skipped is not None:
         rows = [(why, f"{number:,}") for why, number in sorted(skipped.items(), key=lambda item: -item[1])]
         parts.append("<h2>what was left out</h2>" + (table(("why", "documents"), rows) if rows else "<p>Nothing.</p>"))
+        parts.append(f"<p>{'<br>'.join(escape(reason) for reason in reasons)}</p>")
     return html(title, parts)
 
 

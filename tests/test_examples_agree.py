@@ -32,7 +32,7 @@ def test_torch_and_jax_have_the_same_100_losses_from_the_same_weights_by_plain_s
     tmp_path: Path, devices: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within 1e-3 nats, absolute, at each step, in float32; JAX over a mesh of two by two."""
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     pytest.importorskip("optax")
     monkeypatch.syspath_prepend(EXAMPLES)
     import train_jax
@@ -41,7 +41,14 @@ def test_torch_and_jax_have_the_same_100_losses_from_the_same_weights_by_plain_s
     corpus, weights = write_learnable_corpus(tmp_path / "corpus"), write_weights(tmp_path / "weights.npz")
     common = [str(corpus), "--initial", str(weights), "--sgd", "0.1", "--steps", str(STEPS), "--batch-size", "8"]
     common += ["--seq-len", str(SEQ_LEN), "--log-steps"]
-    train_torch.run(train_torch.arguments([*common, str(tmp_path / "torch.jsonl"), "--device", "cpu"]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(
+        1
+    )  # on a busy machine, two threads of so small a model mostly wait for each other: 20 s instead of 1
+    try:
+        train_torch.run(train_torch.arguments([*common, str(tmp_path / "torch.jsonl"), "--device", "cpu"]))
+    finally:
+        torch.set_num_threads(threads)
     train_jax.main([*common, str(tmp_path / "jax.jsonl"), "--devices", "4", "--model", "2"])
     in_torch, in_jax = (
         [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]

@@ -33,9 +33,10 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_on_2_then_4_then_1_devices_has_the_samples_and_losses_of_one_uninterrupted_run(
-    tmp_path: Path, example: Any
+    tmp_path: Path, example: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the four devices, two share each row; the uninterrupted run has a mesh that none of the others has."""
+    monkeypatch.setattr(example, "LAYERS", 1)  # half to compile, four times
     common = [str(write_learnable_corpus(tmp_path / "corpus")), "--batch-size", "12", "--seq-len", "16"]
     parts, whole = tmp_path / "parts.jsonl", tmp_path / "whole.jsonl"
     checkpoint = ["--checkpoint", str(tmp_path / "run.npz"), "--log-steps", str(parts)]
