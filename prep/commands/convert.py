@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "source", metavar="SRC", help="a file, a folder, the prefix of a pair or of numbered files: see docs/layouts.md"
     )
     parser.add_argument("destination", metavar="DST", help="folder of the corpus to be; new or empty")
-    parser.add_argument("--tokenizer", metavar="T", help="that made the ids: byte, or the path of a tokenizer.json")
+    parser.add_argument("--tokenizer", metavar="T", help="that made the ids: byte, or the path of its file")
     parser.add_argument("--eos-token", metavar="TEXT", help="its end-of-text token, to be recorded")
     parser.add_argument(
         "--vocab-size", type=positive, metavar="N", help="number of ids, where the tokenizer is not known"
