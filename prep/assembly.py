@@ -140,3 +140,4 @@ def _chunks(part: _Part) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int6
             edges = piece.items("ragged.path.offsets", first, last + 1)
             values["ragged.path"] = (piece.items("ragged.path", int(edges[0]), int(edges[-1])), np.diff(edges))
         yield piece.read(int(offsets[0]), int(offsets[-1])), np.diff(offsets), values
+        piece.release()  # mapped pages count as memory, and a piece may be large

@@ -395,6 +395,7 @@ def counts_of(corpus: nc.Corpus) -> npt.NDArray[np.int64]:
         counts += np.bincount(
             corpus.tokens(start, min(start + _COUNTED_AT_ONCE, corpus.num_tokens)), minlength=len(counts)
         )
+        corpus.release()  # mapped pages count as memory
     return counts
 
 
