@@ -9,19 +9,23 @@
 Everything public is a name of this module; FORMAT.md and docs/order.md say what it promises.
 """
 
-from neutral_core.batch import Batch
-from neutral_core.batches import Batches
-from neutral_core.errors import ExhaustedError, FormatError, StateError
-from neutral_core.format.corpus import Corpus, memory_corpus
-from neutral_core.format.fields import Field
-from neutral_core.format.tokenizer import TokenizerIdentity
-from neutral_core.format.writer import CorpusWriter
-from neutral_core.layouts import open_corpus
-from neutral_core.loader import Loader
-from neutral_core.order.phases import Phase
-from neutral_core.order.plan import Plan
-from neutral_core.order.source import Source
-from neutral_core.plan_data import load_plan
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neutral_core.batch import Batch
+    from neutral_core.batches import Batches
+    from neutral_core.errors import ExhaustedError, FormatError, StateError
+    from neutral_core.format.corpus import Corpus, memory_corpus
+    from neutral_core.format.fields import Field
+    from neutral_core.format.tokenizer import TokenizerIdentity
+    from neutral_core.format.writer import CorpusWriter
+    from neutral_core.layouts import open_corpus
+    from neutral_core.loader import Loader
+    from neutral_core.order.phases import Phase
+    from neutral_core.order.plan import Plan
+    from neutral_core.order.source import Source
+    from neutral_core.plan_data import load_plan
 
 __all__ = [
     "Batch",
@@ -41,3 +45,30 @@ __all__ = [
     "memory_corpus",
     "open_corpus",
 ]
+
+# Each is loaded when it is first asked for: a worker that writes a shard needs neither plans nor eleven foreign layouts, which take as long as numpy.
+_HOMES = {
+    "Batch": "batch",
+    "Batches": "batches",
+    "ExhaustedError": "errors",
+    "FormatError": "errors",
+    "StateError": "errors",
+    "Corpus": "format.corpus",
+    "memory_corpus": "format.corpus",
+    "Field": "format.fields",
+    "TokenizerIdentity": "format.tokenizer",
+    "CorpusWriter": "format.writer",
+    "open_corpus": "layouts",
+    "Loader": "loader",
+    "Phase": "order.phases",
+    "Plan": "order.plan",
+    "Source": "order.source",
+    "load_plan": "plan_data",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

@@ -29,7 +29,7 @@ _SYNC_BYTES = 64 << 20  # written between two waits for the disk, so that the la
 class _Part(NamedTuple):
     """Documents first … last of a piece, and what to add to their line numbers."""
 
-    piece: Path
+    piece: Shard
     first: int
     last: int
     line_base: int
@@ -59,7 +59,7 @@ class Assembly:
         for shard in self._shards:
             if shard.done():
                 shard.result()
-        opened = Shard(piece)
+        opened = Shard(piece, check="blocks")
         documents = opened.num_documents
         offsets = (
             opened.offsets().at(np.arange(documents + 1)) if self._tokens + opened.num_tokens > self._limit else None
@@ -71,7 +71,8 @@ class Assembly:
                 self._parts.put(None)
                 self._next()
                 continue
-            self._parts.put(_Part(piece, first, last, line_base))
+            # Each shard is written by a thread of its own, which has the piece to itself.
+            self._parts.put(_Part(opened if first == 0 else Shard(piece, check="blocks"), first, last, line_base))
             self._tokens += opened.num_tokens if offsets is None else int(offsets[last] - offsets[first])
             self._documents += last - first
             first = last
@@ -128,7 +129,7 @@ def _write(path: Path, schema: Schema, parts: SimpleQueue[_Part | _Stopped | Non
 
 def _chunks(part: _Part) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64], dict[str, Any]]]:
     """Yield documents, some thousands at a time, with their fields."""
-    piece = Shard(part.piece, check="blocks")
+    piece = part.piece
     with_origin = bool(piece.open().fields)
     found = piece.offsets()
     for first in range(part.first, part.last, _CHUNK_DOCUMENTS):

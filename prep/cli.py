@@ -15,24 +15,23 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from importlib import import_module
 from typing import NoReturn
 
 import neutral_core as nc
-from prep.commands import convert, export, inspect, merge, plan, prepare, reshard, split, trace, verify
 from prep.extras import MissingExtraError
 
 _COMMANDS = (
-    (prepare, "text becomes a corpus"),
-    (convert, "a data set of another layout becomes a corpus"),
-    (inspect, "say what a corpus or a data set of another layout holds"),
-    (verify, "check every byte of a corpus"),
-    (merge, "several corpora become one"),
-    (split, "a corpus becomes one for training and one for validation"),
-    (reshard, "the shards of a corpus are cut anew"),
-    (export, "a corpus becomes files that other tools read"),
-    (plan, "say what a run over a plan will read"),
-    (trace, "say what was in a step, or when a text was seen"),
+    ("prepare", "text becomes a corpus"),
+    ("convert", "a data set of another layout becomes a corpus"),
+    ("inspect", "say what a corpus or a data set of another layout holds"),
+    ("verify", "check every byte of a corpus"),
+    ("merge", "several corpora become one"),
+    ("split", "a corpus becomes one for training and one for validation"),
+    ("reshard", "the shards of a corpus are cut anew"),
+    ("export", "a corpus becomes files that other tools read"),
+    ("plan", "say what a run over a plan will read"),
+    ("trace", "say what was in a step, or when a text was seen"),
 )
 
 
@@ -49,11 +48,12 @@ def run() -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(given[0] if given else "").parse_args(given)
     try:
         options.work(options)
     except KeyboardInterrupt:
-        command = shlex.join(["millstream", *(sys.argv[1:] if arguments is None else arguments)])
+        command = shlex.join(["millstream", *given])
         print(f"millstream: stopped; run the same command again to go on from here: {command}", file=sys.stderr)
         return 130
     except BrokenPipeError:
@@ -93,14 +93,19 @@ class _Parser(argparse.ArgumentParser):
         ]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str) -> argparse.ArgumentParser:
+    """Return the parser; of the commands only the one that is asked for is loaded."""
     parser = _Parser(
         prog="millstream", description="Text in once, batches out: prepare, convert, look at and check corpora."
     )
-    parser.add_argument("--version", action="version", version=f"millstream {_version()}")
+    parser.add_argument(
+        "--version", action="version", version=f"millstream {_version()}" if asked == "--version" else ""
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for command, what in _COMMANDS:
-        command.add(commands.add_parser(command.__name__.rpartition(".")[2], help=what, allow_abbrev=False))
+    for name, what in _COMMANDS:
+        command = commands.add_parser(name, help=what, allow_abbrev=False)
+        if name == asked:
+            import_module(f"prep.commands.{name}").add(command)
     return parser
 
 
@@ -116,6 +121,8 @@ def _sentence(error: Exception, options: argparse.Namespace) -> str:
 
 
 def _version() -> str:
+    from importlib import metadata
+
     try:
         return metadata.version("millstream")
     except metadata.PackageNotFoundError:

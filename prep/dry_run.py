@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prep.pieces import Options, task_bytes_of
-from prep.readers.documents import Tally, read_documents
+from prep.pieces import Options, batches, task_bytes_of
+from prep.readers.documents import Tally
 from prep.readers.inputs import EXPANSION, ROWS, Input, Range, cut, find_inputs
 from prep.report import why_dtype
-from prep.tokenizers import Tokenizer, open_tokenizer
+from prep.tokenizers import Encoder, Tokenizer, open_tokenizer
+from prep.tokenizers.given import GivenEncoder, recorded
 
 _PLACES = 32  # evenly spaced in the inputs, at which something is read
 _PLACE_BYTES = 1 << 17
@@ -23,22 +24,28 @@ def dry_run(options: Options) -> dict[str, Any]:
     Raises:
         ValueError, FileNotFoundError: what ``prepare`` would raise of the options, or of a document of the sample.
     """
-    inputs = find_inputs(options.inputs, options.glob)
+    inputs = find_inputs(options.inputs, options.glob, options.hub)
     tasks = cut(inputs, options.documents, options.task_bytes or task_bytes_of(inputs))
     places = list(_sample(inputs, options))
     tokenizer = _tokenizer(options, places)
+    encoder: Encoder = tokenizer if options.ids_key is None else GivenEncoder(tokenizer.identity)
     edges = (tokenizer.identity.eos_id is not None) + (tokenizer.identity.bos_id is not None)
     seen = seen_tokens = seen_documents = 0
     num_tokens = num_documents = 0.0
     for place in places:
-        tokens = int(tokenizer.encode(place.texts)[1].sum()) + edges * len(place.texts)
+        if not place.texts:
+            continue
+        tokens = int(encoder.encode(place.texts)[1].sum()) + edges * len(place.texts)
         num_tokens += tokens * place.weight
         num_documents += len(place.texts) * place.weight
-        seen += sum(len(text.encode()) for text in place.texts)
+        seen += sum(_size_of(text) for text in place.texts)
         seen_tokens += tokens
         seen_documents += len(place.texts)
     if options.documents == "file" and all(item.kind == "text" for item in inputs):
         num_documents = len(inputs)  # places in bytes meet large files more often than small ones
+    if options.limit is not None and num_documents > options.limit:
+        num_tokens *= options.limit / num_documents
+        num_documents = options.limit
     width = 1 if tokenizer.identity.vocab_size <= 2**8 else 2 if tokenizer.identity.vocab_size <= 2**16 else 4
     return {
         "files": len(inputs),
@@ -51,8 +58,8 @@ def dry_run(options: Options) -> dict[str, Any]:
         "tokens": round(num_tokens),
         "corpus_bytes": round(num_tokens * width + num_documents * _beside(inputs, options))
         + len(tokenizer.definition or b""),
-        "bytes_per_token": seen / seen_tokens if seen_tokens else None,
-        "why_dtype": why_dtype(tokenizer.identity, tokenizer.identity.vocab_size),
+        "bytes_per_token": seen / seen_tokens if seen_tokens and options.ids_key is None else None,
+        "why_dtype": why_dtype(recorded(tokenizer.identity), tokenizer.identity.vocab_size),
         "notes": list(tokenizer.notes),
     }
 
@@ -87,7 +94,7 @@ def _size(item: Input) -> int:
 class _Place(NamedTuple):
     """Documents of a place, and how many such places the inputs are taken to have: bytes up to the next place / bytes that were read."""
 
-    texts: list[str]
+    texts: list[Any]
     weight: float
 
 
@@ -114,23 +121,26 @@ def _sample(inputs: Sequence[Input], options: Options) -> Iterator[_Place]:
         begin += size
 
 
-def _begin_of(item: Input, size: int, options: Options) -> tuple[int, list[str]]:
+def _begin_of(item: Input, size: int, options: Options) -> tuple[int, list[Any]]:
     """Return how many bytes the first documents of a file stand for, and the documents: of one that has to be read from its start."""
-    texts: list[str] = []
+    texts: list[Any] = []
     read = 0
     for text in _texts(Range(input=item), options):
         texts.append(text)
-        read += len(text.encode())
+        read += _size_of(text)
         if read >= _PLACE_BYTES:
             return min(read, size), texts  # of compressed text or rows, as if nothing but the texts were stored
     return size, texts
 
 
-def _texts(part: Range, options: Options) -> Iterator[str]:
-    found = read_documents(
-        part, rule=options.documents, text_key=options.text_key, on_bad=options.on_bad, tally=Tally()
-    )
-    return (document.text for document in found)
+def _texts(part: Range, options: Options) -> Iterator[Any]:
+    """Yield the documents of a range: texts, or ids."""
+    for batch in batches(part, options, Tally()):
+        yield from batch.texts
+
+
+def _size_of(text: Any) -> int:
+    return len(text.encode()) if isinstance(text, str) else int(text.nbytes)
 
 
 def _tokenizer(options: Options, places: Sequence[_Place]) -> Tokenizer:

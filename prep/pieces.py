@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,12 @@ from neutral_core.format.shard import Shard
 from neutral_core.format.shard_writer import Schema, ShardWriter
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from prep.engines.ranks import Rank
-from prep.readers.documents import Document, Tally, read_documents
+from prep.readers.documents import Batch, Tally, place_of, read_batches
+from prep.readers.hub import Hub
 from prep.readers.inputs import Input, Range, stored_name
-from prep.tokenizers import Settings, first_outside, open_tokenizer, with_edges
+from prep.tokenizers import Encoder, Encoding, Settings, first_outside, open_encoder, with_edges
+from prep.tokenizers.given import ENGINE, recorded
+from prep.tokenizers.proof import Excerpt, excerpt
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_DOCUMENTS = 4096
@@ -42,10 +44,13 @@ class Options:
         inputs: files and folders. destination: folder of the corpus to be.
         tokenizer: see prep.tokenizers.Settings.
         glob, documents (rule), text_key, on_bad: see prep.readers.
+        ids_key: of ids in the place of texts: see prep.readers.ids; None: texts.
+        hub_config, hub_split, hub_revision: of data sets by name: see prep.readers.hub.
+        limit: take the first so many documents alone; None: all.
         validation: decimal text of the share of documents that make a validation corpus, by a hash of their text; None: none.
         origin: store each document's file and line.
         tokens_per_shard, restart: see Assembly, tasks.start.
-        engine, workers, rank: who does the tasks, see prep.engines.
+        engine, rank: who does the tasks, see prep.engines. workers: processes; None: as many as there are cores, as far as it is worth starting them.
         task_bytes: how the work is cut; None: as ``task_bytes_of`` says.
         plan: digest of inputs and settings, which the shards carry; prepare fills it in.
     """
@@ -57,31 +62,48 @@ class Options:
     documents: str = "file"
     text_key: str = "text"
     on_bad: str = "error"
+    ids_key: str | None = None
+    hub_config: str | None = None
+    hub_split: str = "train"
+    hub_revision: str | None = None
+    limit: int | None = None
     validation: str | None = None
     origin: bool = True
     tokens_per_shard: int = TOKENS_PER_SHARD
-    workers: int = 1
+    workers: int | None = None
     restart: bool = False
     task_bytes: int | None = None
     engine: str = "local"
     rank: Rank = field(default_factory=Rank)
     plan: str = ""
 
+    @property
+    def hub(self) -> Hub:
+        """Which part of data sets by name."""
+        return Hub(config=self.hub_config, split=self.hub_split, revision=self.hub_revision)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One task, for a worker: its number, its ranges, and what to do with them."""
+    """One task, for a worker: its number, its ranges, and what to do with them.
+
+    Attributes:
+        encoding: None where nothing is encoded.
+        limit: take the first so many documents of it alone; None: all.
+    """
 
     number: int
     ranges: tuple[Range, ...]
     folder: Path
     options: Options
+    encoding: Encoding | None = None
+    limit: int | None = None
 
 
 def task_bytes_of(inputs: Sequence[Input]) -> int:
-    """Return how much text makes a task: about a 128th of all, 1 … 64 MiB, so that few bytes use all cores and many make no millions of files."""
+    """Return how much text makes a task: about a 64th of all, 1 … 64 MiB, so that few bytes use all cores and many make no millions of files."""
     total = sum(item.num_bytes for item in inputs)
-    return 1 << min(max((total >> 7).bit_length(), 20), 26)
+    return 1 << min(max((total >> 6).bit_length(), 20), 26)
 
 
 def splits_of(share: Fraction | None) -> tuple[str, ...]:
@@ -105,25 +127,47 @@ def share_of(text: str | None) -> Fraction | None:
 def characters_of(job: Job) -> str:
     """Return the characters that occur in the documents of a task, sorted."""
     found: set[str] = set()
-    for part in job.ranges:
-        for text in texts_of(part, job.options):
-            found.update(text)
+    for _, batch in _batches_of(job, []):
+        found.update(*batch.texts)
     return "".join(sorted(found))
 
 
-def texts_of(part: Range, options: Options) -> Iterator[str]:
-    """Yield the texts of a range, in order."""
-    return (document.text for document in _documents(part, options, Tally()))
+def batches(part: Range, options: Options, tally: Tally, limit: int | None = None) -> Iterator[Batch]:
+    """Yield the documents of a range, in order: texts, or ids."""
+    if options.ids_key is not None:
+        from prep.readers.ids import read_id_batches  # loads pyarrow
+
+        return read_id_batches(part, key=options.ids_key, on_bad=options.on_bad, tally=tally, limit=limit)
+    return read_batches(
+        part, rule=options.documents, text_key=options.text_key, on_bad=options.on_bad, tally=tally, limit=limit
+    )
 
 
-def _documents(part: Range, options: Options, tally: Tally) -> Iterator[Document]:
-    return read_documents(part, rule=options.documents, text_key=options.text_key, on_bad=options.on_bad, tally=tally)
+def _batches_of(job: Job, tallies: list[Tally]) -> Iterator[tuple[int, Batch]]:
+    """Yield the documents of a task with the number of their range, whose tally is appended when it begins."""
+    left = job.limit
+    for number, part in enumerate(job.ranges):
+        tallies.append(Tally())
+        for batch in batches(part, job.options, tallies[-1], left):
+            left = None if left is None else left - len(batch.texts)
+            yield number, batch
 
 
-@lru_cache(maxsize=1)
-def tokenizer_of(settings: Settings) -> Any:
-    """Open the tokenizer once a process: some take a second."""
-    return open_tokenizer(settings)
+_open: dict[Encoding, Encoder] = {}  # one at most: some take a second to open
+
+
+def keep_open(encoding: Encoding, encoder: Encoder | None) -> None:
+    """Let the tasks of this process use what is open already, and nothing else; None: let go of it."""
+    _open.clear()
+    if encoder is not None:
+        _open[encoding] = encoder
+
+
+def _encoder_of(job: Job) -> Encoder:
+    assert job.encoding is not None
+    if job.encoding not in _open:
+        keep_open(job.encoding, open_encoder(job.encoding))
+    return _open[job.encoding]
 
 
 def tokenize(job: Job) -> dict[str, Any]:
@@ -132,15 +176,15 @@ def tokenize(job: Job) -> dict[str, Any]:
     if earlier is not None and _are_whole(job, earlier):
         return earlier
     share = share_of(job.options.validation)
-    pieces = {split: _Piece(job, split, share) for split in splits_of(share)}
+    pieces = {split: _Piece(job, split) for split in splits_of(share)}
     tallies: list[Tally] = []
     try:
-        for part in job.ranges:
-            tally = Tally()
-            tallies.append(tally)
-            path = stored_name(part.input)
-            for document in _documents(part, job.options, tally):
-                pieces[_side(document.text, share)].add(document.text, document.line, path, len(tallies) - 1)
+        for number, batch in _batches_of(job, tallies):
+            if share is None:
+                pieces[""].add(batch, number)
+            else:
+                for split, documents in _by_side(batch, share).items():
+                    pieces[split].add(documents, number)
         for piece in pieces.values():
             piece.close()
     except BaseException:
@@ -162,6 +206,8 @@ def tokenize(job: Job) -> dict[str, Any]:
         "skipped_by_kind": dict(sum((Counter(tally.skipped_by_kind) for tally in tallies), Counter())),
         "mended": sum(tally.num_mended for tally in tallies),
         "first_skipped": [[index, *skipped] for index, tally in enumerate(tallies) for skipped in tally.skipped],
+        "ended": sum(piece.num_ended for piece in pieces.values()),
+        "excerpts": [list(excerpt) for piece in pieces.values() for excerpt in piece.excerpts],
     }
     _write_result(job, result)
     return result
@@ -206,63 +252,85 @@ def _are_whole(job: Job, result: dict[str, Any]) -> bool:
 class _Piece:
     """The documents of one task on one side of the split, tokenized some at a time."""
 
-    def __init__(self, job: Job, split: str, share: Fraction | None) -> None:
-        self._tokenizer = tokenizer_of(job.options.tokenizer)
-        self._origin = job.options.origin
-        self._texts: list[str] = []
-        self._lines: list[int] = []
-        self._paths: list[bytes] = []
-        self._characters = 0
+    def __init__(self, job: Job, split: str) -> None:
+        assert job.encoding is not None
+        self._job = job
+        self._encoder = _encoder_of(job)
+        self._names = [stored_name(part.input) for part in job.ranges]
         self.text_bytes = 0
         path = piece_path(job, split)
         path.unlink(missing_ok=True)  # finished by a run that was stopped before it wrote the result
-        self.writer = ShardWriter(path, schema_of(self._tokenizer.identity, job.options), durable=False)
+        self.writer = ShardWriter(path, schema_of(job.encoding.identity, job.options), durable=False)
         self.histogram = np.zeros(64, dtype=np.int64)  # of document lengths, by number of binary digits
         self.sources = np.zeros((len(job.ranges), 3), dtype=np.int64)
-        self._ranges: list[int] = []
+        self.num_ended = 0  # documents whose ids end with the EOS that is put behind them
+        self.excerpts: list[Excerpt] = []
+        self._clear()
 
-    def add(self, text: str, line: int, path: bytes, number: int) -> None:
-        self._ranges.append(number)
-        self._texts.append(text)
-        self._lines.append(line)
-        self._paths.append(path)
-        self._characters += len(text)
+    def add(self, batch: Batch, number: int) -> None:
+        """Take documents of the task's range of that number."""
+        self._texts += batch.texts
+        self._lines += batch.lines
+        self._places += batch.places
+        self._ranges += [number] * len(batch.texts)
+        self._characters += sum(map(len, batch.texts))
         if self._characters >= _BATCH_CHARACTERS or len(self._texts) >= _BATCH_DOCUMENTS:
-            self.flush()
+            self._flush()
 
     def close(self) -> None:
-        self.flush()
+        self._flush()
         self.writer.close()
 
-    def flush(self) -> None:
+    def _clear(self) -> None:
+        self._texts: list[Any] = []  # or ids
+        self._lines: list[int] = []
+        self._places: list[int] = []
+        self._ranges: list[int] = []
+        self._characters = 0
+
+    def _flush(self) -> None:
         """Tokenize what waits."""
         if not self._texts:
             return
-        identity = self._tokenizer.identity
-        ids, lengths = self._tokenizer.encode(self._texts)
-        outside = first_outside(ids, lengths, identity.vocab_size)
-        if outside is not None:
-            document, place, found = outside
-            where = f"{self._paths[document].decode('utf-8', errors='replace')}:{self._lines[document]}"
-            raise ValueError(
-                f"{where}: position {place:,} of the document: the id {found:,} is outside of the vocabulary of {identity.vocab_size:,} ids."
-            )
-        sizes = np.array(
-            [len(text) if text.isascii() else len(text.encode("utf-8")) for text in self._texts], dtype=np.int64
-        )
+        identity = self._encoder.identity
+        ids, lengths = self._encoder.encode(self._texts)
+        self._check(ids, lengths)
+        engine = None if self._job.encoding is None else self._job.encoding.engine
+        if engine == "gigatoken":
+            self.excerpts.append(excerpt(self._encoder, self._texts, self._job.number + len(self.excerpts)))
+        if engine == ENGINE:
+            sizes = np.zeros(len(lengths), dtype=np.int64)
+            last = ids[np.cumsum(lengths)[lengths > 0] - 1]
+            self.num_ended += 0 if identity.eos_id is None else int(np.count_nonzero(last == identity.eos_id))
+        else:
+            sizes = _text_sizes(self._texts)
         self.text_bytes += int(sizes.sum())
         tokens, lengths = with_edges(
             ids, lengths, bos=identity.bos_id, eos=identity.eos_id, dtype=self.writer.schema.dtype
         )
         fields: dict[str, Any] = {}
-        if self._origin:
-            joined = np.frombuffer(b"".join(self._paths), dtype=np.uint8)
+        if self._job.options.origin:
+            names = [self._names[number] for number in self._ranges]
+            joined = np.frombuffer(b"".join(names), dtype=np.uint8)
             fields["document.line"] = np.array(self._lines, dtype=np.int64)
-            fields["ragged.path"] = (joined, np.array([len(path) for path in self._paths], dtype=np.int64))
+            fields["ragged.path"] = (joined, np.array(list(map(len, names)), dtype=np.int64))
         self.writer.add_many(tokens, lengths, fields)
         self.histogram += np.bincount(bit_lengths(lengths), minlength=64)
         np.add.at(self.sources, self._ranges, np.stack([sizes, np.ones_like(sizes), lengths], axis=1))
-        self._texts, self._lines, self._paths, self._ranges, self._characters = [], [], [], [], 0
+        self._clear()
+
+    def _check(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> None:
+        """Raise ValueError for an id that the vocabulary does not hold."""
+        size = self._encoder.identity.vocab_size
+        outside = first_outside(ids, lengths, size)
+        if outside is None:
+            return
+        document, position, found = outside
+        part = self._job.ranges[self._ranges[document]]
+        raise ValueError(
+            f"{place_of(part, self._places[document], self._lines[document])}: position {position:,} of the document: the id {found:,} is outside "
+            f"of the vocabulary of {size:,} ids."
+        )
 
 
 def schema_of(identity: nc.TokenizerIdentity, options: Options) -> Schema:
@@ -270,10 +338,15 @@ def schema_of(identity: nc.TokenizerIdentity, options: Options) -> Schema:
     provenance = {"documents": options.documents, "made by": "millstream prepare", "plan": options.plan}
     return Schema(
         vocab_size=identity.vocab_size,
-        tokenizer=identity,
+        tokenizer=recorded(identity),
         fields=ORIGIN_FIELDS if options.origin else {},
         provenance=provenance,
     )
+
+
+def _text_sizes(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each text in UTF-8."""
+    return np.array([len(text) if text.isascii() else len(text.encode("utf-8")) for text in texts], dtype=np.int64)
 
 
 def piece_path(job: Job, split: str) -> Path:
@@ -296,9 +369,16 @@ def size_of(part: Range) -> int:
     return (part.input.num_bytes if part.stop is None else part.stop) - part.start
 
 
-def _side(text: str, share: Fraction | None) -> str:
-    """Return the split that a text belongs to: equal texts are on the same side, always."""
-    if share is None:
-        return ""
-    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8, person=b"millstream-split").digest()
+def _by_side(batch: Batch, share: Fraction) -> dict[str, Batch]:
+    """Return the documents of each split: equal texts, or ids, are on the same side, always."""
+    sides = [_side(text, share) for text in batch.texts]
+    return {
+        split: Batch(*([value for value, side in zip(values, sides, strict=True) if side == split] for values in batch))
+        for split in splits_of(share)
+    }
+
+
+def _side(text: Any, share: Fraction) -> str:
+    content = text.encode("utf-8") if isinstance(text, str) else text.astype("<i8").tobytes()
+    digest = hashlib.blake2b(content, digest_size=8, person=b"millstream-split").digest()
     return "validation" if int.from_bytes(digest, "little") < share * 2**64 else "train"

@@ -35,7 +35,9 @@ from prep.assembly import Assembly
 from prep.pieces import (
     Job,
     Options,
+    batches,
     characters_of,
+    keep_open,
     piece_path,
     result_of,
     schema_of,
@@ -43,19 +45,18 @@ from prep.pieces import (
     size_of,
     splits_of,
     task_bytes_of,
-    texts_of,
     tokenize,
-    tokenizer_of,
 )
 from prep.progress import Progress
-from prep.readers.documents import SHOWN, place_of
+from prep.readers.documents import SHOWN, Tally, place_of
 from prep.readers.inputs import RULES, Input, Range, cut, find_inputs, stamp
 from prep.report import baselines, why_dtype
-from prep.tokenizers import Tokenizer, open_tokenizer, stored_files
+from prep.tokenizers import Encoder, Encoding, Tokenizer, given, open_tokenizer, stored_files
 from prep.tokenizers.files import digest
-from prep.tokenizers.proof import choose_engine
+from prep.tokenizers.proof import PROOF_BYTES, check_excerpts, choose_engine
 
-_PROOF_CHARACTERS = 1 << 20
+_BYTES_PER_PROCESS = 1 << 20  # a process takes a second to start, in which a tokenizer does about as much, or
+_FAST = {"gigatoken": 1 << 27, "byte": 1 << 27, "char": 1 << 27, given.ENGINE: 1 << 27}  # much more
 _COUNTED_TOKENS = 1 << 25  # ids by frequency: exact up to so many
 _COUNTED_AT_ONCE = 1 << 19
 
@@ -70,13 +71,11 @@ def prepare(options: Options) -> dict[str, Any]:
     """
     if options.documents not in RULES:
         raise ValueError(f"documents is {options.documents!r}, expected one of {', '.join(RULES)}.")
+    _check_ids(options)
     share = share_of(options.validation)
-    inputs = find_inputs(options.inputs, options.glob)
-    tokenizer_of.cache_clear()  # its file may have changed since an earlier call
+    inputs = find_inputs(options.inputs, options.glob, options.hub)
     # A wrong path or EOS is said before any work; characters are not known yet.
-    tokenizer = (
-        None if options.tokenizer.kind == "char" else open_tokenizer(replace(options.tokenizer, engine="tokenizers"))
-    )
+    tokenizer = None if options.tokenizer.kind == "char" else open_tokenizer(options.tokenizer)
     record = _record(options, inputs)
     options = replace(options, plan=_plan(record))
     several = options.rank.world_size > 1
@@ -116,31 +115,98 @@ def _prepare(
     stamps: Sequence[Sequence[Any]],
     tokenizer: Tokenizer | None,
 ) -> dict[str, Any]:
-    ranges = cut(inputs, options.documents, options.task_bytes or task_bytes_of(inputs))
-    settings, note = options.tokenizer, None
+    task_bytes = options.task_bytes or task_bytes_of(inputs)
+    ranges, last_limit = _first_tasks(cut(inputs, options.documents, task_bytes), options)
     if tokenizer is None:
-        settings = replace(settings, characters=_characters(ranges, place, options))
-        tokenizer = open_tokenizer(settings)
+        characters = _characters(ranges, place, options, last_limit)
+        tokenizer = open_tokenizer(replace(options.tokenizer, characters=characters))
+    allow_special = options.tokenizer.allow_special
+    encoder: Encoder
+    if options.ids_key is not None:
+        encoder, engine, note = given.GivenEncoder(tokenizer.identity), given.ENGINE, None
     else:
-        settings, note = choose_engine(settings, _first_texts(ranges, options))
-    options = replace(options, tokenizer=settings)
+        encoder, engine, note = choose_engine(
+            options.tokenizer.engine, tokenizer, _first_texts(ranges, options), allow_special=allow_special
+        )
+    for name, content in stored_files(tokenizer).items():
+        write_file(place / name, content)
+    encoding = Encoding(folder=place, identity=tokenizer.identity, allow_special=allow_special, engine=engine)
     pieces = place / "pieces"
     pieces.mkdir(exist_ok=True)
-    jobs = [Job(number=number, ranges=task, folder=pieces, options=options) for number, task in enumerate(ranges)]
+    jobs = _jobs(ranges, last_limit, folder=pieces, options=options, encoding=encoding)
     run = _Run(jobs=jobs, place=place, tokenizer=tokenizer, note=note, check=partial(_refuse_changed, inputs, stamps))
     mine = options.rank.share(jobs)
-    with Progress("prepare", sum(size_of(part) for job in mine for part in job.ranges)) as progress:
-        results = _done(mine, options, progress)
-        if options.rank.world_size == 1:
-            return _finish(run, results)
-        for _ in results:
-            pass
+    num_bytes = sum(size_of(part) for job in mine for part in job.ranges)
+    workers = options.workers or _worth(num_bytes, engine, tokenizer, options.rank.workers())
+    keep_open(encoding, encoder if workers <= 1 and options.engine == "local" else None)
+    del encoder  # what the workers need, they open themselves
+    try:
+        with Progress("prepare", num_bytes) as progress:
+            results = _done(mine, options, workers, tokenizer, progress)
+            if options.rank.world_size == 1:
+                return _finish(run, results)
+            for _ in results:
+                pass
+    finally:
+        keep_open(encoding, None)
     return _finish_as_last(run)
 
 
-def _done(jobs: Sequence[Job], options: Options, progress: Progress) -> Iterator[dict[str, Any]]:
+def _check_ids(options: Options) -> None:
+    """Raise ValueError where what is said of ids does not fit together."""
+    if options.limit is not None and (type(options.limit) is not int or options.limit < 1):
+        raise ValueError(f"limit is {options.limit!r}, expected a positive number of documents.")
+    kind = options.tokenizer.kind
+    if options.ids_key is not None and kind == "char":
+        raise ValueError("char makes its vocabulary of texts, and with --ids-key there are none: give --vocab-size N.")
+    if kind != given.KIND and {options.tokenizer.vocab_size, options.tokenizer.eos_id, options.tokenizer.bos_id} != {
+        None
+    }:
+        raise ValueError(
+            "--vocab-size, --eos-id and --bos-id are for ids that no tokenizer is named for: leave them or --tokenizer out."
+        )
+    if options.ids_key is None and kind == given.KIND:
+        raise ValueError("--vocab-size is for documents that are ids already: say with --ids-key where they are.")
+
+
+def _first_tasks(
+    ranges: Sequence[tuple[Range, ...]], options: Options
+) -> tuple[Sequence[tuple[Range, ...]], int | None]:
+    """Return the tasks that hold the documents asked for, and how many of the last one's are; None: all. Reads these documents, and none behind them."""
+    left = options.limit
+    for number, task in enumerate(ranges):
+        if left is None:
+            break
+        found = 0
+        for part in task:
+            for batch in batches(part, options, Tally(), left - found):
+                found += len(batch.texts)
+        if found == left:
+            return ranges[: number + 1], left
+        left -= found
+    return ranges, None
+
+
+def _jobs(ranges: Sequence[tuple[Range, ...]], last_limit: int | None, **shared: Any) -> list[Job]:
+    last = len(ranges) - 1
+    return [
+        Job(number=number, ranges=task, limit=last_limit if number == last else None, **shared)
+        for number, task in enumerate(ranges)
+    ]
+
+
+def _worth(num_bytes: int, engine: str, tokenizer: Tokenizer, most: int) -> int:
+    """Return how many processes are worth their start."""
+    kind = engine if engine in _FAST else tokenizer.identity.kind
+    return max(min(num_bytes // _FAST.get(kind, _BYTES_PER_PROCESS), most), 1)
+
+
+def _done(
+    jobs: Sequence[Job], options: Options, workers: int, tokenizer: Tokenizer, progress: Progress
+) -> Iterator[dict[str, Any]]:
     """Do the tasks and yield their results, in order."""
-    for result in engines.run(options.engine, tokenize, jobs, options.workers):
+    for result in engines.run(options.engine, tokenize, jobs, workers):
+        check_excerpts(tokenizer, result["excerpts"])
         progress.add(result["stored_bytes"], result["documents"], result["tokens"])
         yield result
 
@@ -151,6 +217,8 @@ def _finish_as_last(run: _Run) -> dict[str, Any]:
     try:
         with tasks.held(run.place / "assembly", wait=False) as mine:
             results = [result_of(job) for job in run.jobs] if mine else []
+            for result in results:
+                check_excerpts(run.tokenizer, result["excerpts"] if result else [])
             left = sum(result is None for result in results)
             if (
                 mine
@@ -268,14 +336,14 @@ def _plan(record: Mapping[str, Any]) -> str:
 
 
 def _first_texts(ranges: Sequence[tuple[Range, ...]], options: Options) -> list[str]:
-    """Return the corpus' own first documents, about 1 MiB, for a proof; what is wrong with one of them is said when it is read for good."""
+    """Return the corpus' own first documents, about 256 KiB, for a proof; what is wrong with one of them is said when it is read for good."""
     found: list[str] = []
     size = 0
     for part in chain.from_iterable(ranges):
-        for text in texts_of(part, replace(options, on_bad="skip")):
-            found.append(text)
-            size += len(text)
-            if size >= _PROOF_CHARACTERS:
+        for batch in batches(part, replace(options, on_bad="skip"), Tally()):
+            found += batch.texts
+            size += sum(map(len, batch.texts))
+            if size >= PROOF_BYTES:
                 return found
     return found
 
@@ -289,14 +357,15 @@ def _refuse_changed(inputs: Sequence[Input], stamps: Sequence[Sequence[Any]]) ->
             )
 
 
-def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Options) -> str:
+def _characters(ranges: Sequence[tuple[Range, ...]], place: Path, options: Options, last_limit: int | None) -> str:
     """Return the characters that occur, sorted; found once and kept for a rerun."""
     path = place / "characters.json"
     if path.exists():
         return str(json.loads(path.read_bytes()))
     found: set[str] = set()
-    jobs = [Job(number=number, ranges=task, folder=place, options=options) for number, task in enumerate(ranges)]
-    for characters in engines.run(options.engine, characters_of, jobs, options.workers):
+    jobs = _jobs(ranges, last_limit, folder=place, options=options)
+    workers = options.workers or options.rank.workers()
+    for characters in engines.run(options.engine, characters_of, jobs, workers):
         found.update(characters)
     text = "".join(sorted(found))
     write_file(path, canonical.dumps(text))
@@ -336,8 +405,8 @@ def _report_head(run: _Run, results: Sequence[Mapping[str, Any]]) -> dict[str, A
     ]
     return {
         "corpora": [],
-        "why_dtype": why_dtype(tokenizer.identity, tokenizer.identity.vocab_size),
-        "notes": [*tokenizer.notes, *([run.note] if run.note else [])],
+        "why_dtype": why_dtype(given.recorded(tokenizer.identity), tokenizer.identity.vocab_size),
+        "notes": [*tokenizer.notes, *([run.note] if run.note else []), *_notes(jobs[-1], results)],
         "tasks": len(jobs),
         "sources": _sources(jobs, results),
         "lengths_histogram": _histograms(results),
@@ -347,6 +416,18 @@ def _report_head(run: _Run, results: Sequence[Mapping[str, Any]]) -> dict[str, A
         "mended": sum(result["mended"] for result in results),
         "reasons": [f"{place_of(ranges[index], at, line)}: {why}." for ranges, index, at, line, why in skipped[:SHOWN]],
     }
+
+
+def _notes(last: Job, results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield sentences on what was asked for and came otherwise than it may have been meant."""
+    limit, documents = last.options.limit, sum(result["documents"] for result in results)
+    if limit is not None and documents == limit:
+        yield f"--limit: the first {limit:,} documents of the inputs alone."
+    elif limit is not None:
+        yield f"--limit is {limit:,}, but the inputs have no more than {documents:,} documents."
+    ended = sum(result["ended"] for result in results)
+    if ended:
+        yield f"{ended:,} documents ended with EOS before --append-eos put another one behind them: leave it out if that is not meant."
 
 
 def _sources(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:

@@ -12,7 +12,6 @@ from typing import Any
 import neutral_core as nc
 from neutral_core.format.writer import TOKENS_PER_SHARD
 from neutral_core.layouts import LAYOUTS
-from prep.foreign.layouts import foreign_layout
 from prep.readers.policies import actions_of
 
 PATH = (
@@ -80,6 +79,8 @@ def open_layout(options: argparse.Namespace) -> nc.Corpus:
     try:
         return nc.open_corpus(options.path, layout=options.layout, dtype=options.dtype, boundaries=options.boundaries)
     except FileNotFoundError:
+        from prep.foreign.layouts import foreign_layout  # loads all of them
+
         foreign = foreign_layout(Path(options.path).expanduser(), options.layout)
         if foreign is None:
             raise

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prep import config
-from prep.commands.arguments import add_run, policies, rank, say
+from prep.commands.arguments import add_run, count, policies, positive, rank, say
 from prep.engines import ENGINES
 from prep.engines.ranks import Rank, rank_of
 from prep.readers.inputs import RULES
 from prep.tokenizers import Settings, open_tokenizer, proof
+from prep.tokenizers.given import KIND
 
 if TYPE_CHECKING:
     from prep.pieces import Options
+
+
+_OF_TOKENIZER = ("append_eos", "prepend_bos", "eos_token", "bos_token", "allow_special")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +30,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="*",
         metavar="INPUT ... DST",
-        help="files, folders, patterns; and the folder of the corpus to be, new or empty",
+        help="files, folders, patterns, data sets of the hub; and the folder of the corpus to be, new or empty",
     )
     parser.add_argument("--config", metavar="FILE", help="YAML or JSON that says what the flags say; flags win over it")
+    parser.add_argument(
+        "--hub-config",
+        metavar="NAME",
+        help="configuration of a data set by name: owner/name, hf://owner/name, or a folder in the hub's layout",
+    )
+    parser.add_argument("--hub-split", metavar="NAME", help="split of it (default: train)")
+    parser.add_argument("--hub-revision", metavar="R", help="branch, tag or commit of it")
     parser.add_argument(
         "--tokenizer",
         metavar="T",
@@ -48,6 +59,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--documents", choices=RULES, help="what a document is in a text file (default: file)")
     parser.add_argument("--text-key", metavar="KEY", help="of the text in a line of JSON or a row (default: text)")
+    parser.add_argument(
+        "--ids-key",
+        metavar="KEY",
+        help="documents are ids already: lists under this key of a line of JSON, or in this column; nothing is encoded",
+    )
+    parser.add_argument(
+        "--vocab-size", type=positive, metavar="N", help="of --ids-key without --tokenizer: how many ids there are"
+    )
+    parser.add_argument("--eos-id", type=count, metavar="ID", help="of --vocab-size: what --append-eos appends")
+    parser.add_argument("--bos-id", type=count, metavar="ID", help="of --vocab-size: what --prepend-bos prepends")
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="take the first N documents alone, to try a setting"
+    )
     parser.add_argument(
         "--glob",
         metavar="PATTERN",
@@ -109,7 +133,7 @@ def asked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple
     missing = [
         name
         for name, key in (("INPUT", "inputs"), ("DST", "destination"), ("--tokenizer", "tokenizer"))
-        if key not in said
+        if key not in said and (key != "tokenizer" or "vocab_size" not in said)
     ]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --config FILE)")
@@ -124,18 +148,16 @@ def asked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple
         destination=Path(said["destination"]),
         tokenizer=_tokenizer(said, options.config),
         rank=ranks,
-        workers=said.get("workers", ranks.workers()),
+        workers=said.get("workers"),
         **{name: value for name, value in said.items() if name in taken},
     ), said
 
 
 def _tokenizer(said: dict[str, Any], from_file: str | None) -> Settings:
+    given = {name: said[name] for name in (*_OF_TOKENIZER, "vocab_size", "eos_id", "bos_id") if name in said}
+    if "tokenizer" not in said:
+        return Settings(kind=KIND, **given)
     named = said["tokenizer"] in ("byte", "char")
-    given = {
-        name: said[name]
-        for name in ("append_eos", "prepend_bos", "eos_token", "bos_token", "allow_special")
-        if name in said
-    }
     settings = Settings(
         kind=said["tokenizer"] if named else "tokenizer.json",
         path=None if named else said["tokenizer"],

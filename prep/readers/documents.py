@@ -3,7 +3,7 @@
     file        the whole file is a document
     line        each line; its end is \\n with or without \\r before it; a \\r elsewhere is text; empty lines are passed over and counted
     blank-line  lines up to an empty one; the line ends between them are kept, the one at the end is not
-    jsonl       each line's text under a key; empty lines are passed over and counted, an empty text is an empty document
+    jsonl       each line's text under a key; empty lines are passed over and counted, an empty text is an empty document; a .json file may be one array
     rows        of Parquet and Arrow: each row's text in a column (prep.readers.rows)
 
 A range that begins inside a file owns the documents that begin in it and reads its last one to the end, so that ranges of any size give the
@@ -19,18 +19,24 @@ import lzma
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate, count
+from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from prep.extras import require
-from prep.readers import rows
+from prep.readers import json_array, rows
 from prep.readers.inputs import ROWS, Input, Range
 from prep.readers.policies import DocumentError, actions_of
 
 SHOWN = 5
 _CHUNK = 1 << 20
+_BUFFER = 1 << 18
+_BATCH_BYTES = 1 << 20
+_BATCH_DOCUMENTS = 4096
 _ZST_WINDOW = 1 << 31  # as `zstd --long=31` writes; the library's own limit is 2^27
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = b" \t\r"  # what JSON calls white space; the \n is gone
@@ -83,8 +89,30 @@ class Document(NamedTuple):
     line: int
 
 
+class Batch(NamedTuple):
+    """Some documents of a range, in order.
+
+    Attributes:
+        texts: of the documents, or their ids, each an array (prep.readers.ids).
+        lines: on which each begins, from 1, counted from the first line of the range.
+        places: byte at which each begins in the file (as decompressed); of rows the row, from 0. ``place_of`` makes a place of it and the line.
+    """
+
+    texts: list[Any]
+    lines: Sequence[int]
+    places: Sequence[int]
+
+
 def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally: Tally) -> Iterator[Document]:
-    """Yield the documents of a range in order; memory stays at the largest document.
+    """Yield the documents of a range one by one: see ``read_batches``."""
+    for batch in read_batches(part, rule=rule, text_key=text_key, on_bad=on_bad, tally=tally):
+        yield from map(Document, batch.texts, batch.lines)
+
+
+def read_batches(
+    part: Range, *, rule: str, text_key: str, on_bad: str, tally: Tally, limit: int | None = None
+) -> Iterator[Batch]:
+    """Yield the documents of a range in order, about 1 MiB at a time; memory stays at that or at the largest document.
 
     Args:
         part: of an input.
@@ -92,42 +120,145 @@ def read_documents(part: Range, *, rule: str, text_key: str, on_bad: str, tally:
         text_key: of the text in a line of JSON.
         on_bad: what becomes of a document that is not UTF-8, not JSON, has no text under the key, or an empty one: see policies.actions_of.
         tally: counts as the iteration goes on.
+        limit: stop behind so many documents, and look at none after them; None: take all.
 
     Raises:
         ValueError: a bad document under ``error``: with file, line and byte; a compressed file that is damaged or cut short, always.
     """
-    actions = actions_of(on_bad)
-    keeps_empty = actions["empty"] == "keep"
-    parse = _parse_json(text_key) if part.input.kind == "jsonl" else _parse_text
-    is_empty = _EMPTY.get(rule if part.input.kind == "text" else part.input.kind)
-    for at, number, data in _found(part, rule, text_key, tally):
-        if at == 0 and data is not None and part.input.kind == "jsonl":
+    is_json = part.input.kind == "jsonl"
+    parse = _parse_json(text_key) if is_json else _parse_text
+    judge = Judge(part, parse, rule=rule, key=text_key, on_bad=on_bad, tally=tally, limit=limit)
+    if is_json:
+        yield from _json_batches(part, judge)
+    else:
+        yield from judge.batches(_found(part, rule, text_key, tally))
+
+
+class Judge:
+    """What becomes of each document that was found, as the policies say.
+
+    Args:
+        part: where they were found.
+        parse: what is stored, and whether to mend what is not UTF-8 → the text (or the ids); raises DocumentError.
+        key, what: of the text, and what it is, for messages.
+        rule, on_bad, tally, limit: see read_batches.
+    """
+
+    def __init__(
+        self,
+        part: Range,
+        parse: Callable[[bytes, bool], Any],
+        *,
+        key: str,
+        what: str = "text",
+        rule: str = "",
+        on_bad: str,
+        tally: Tally,
+        limit: int | None = None,
+    ) -> None:
+        self.key = key
+        self.tally = tally
+        self.left = math.inf if limit is None else limit  # documents that are still to be taken
+        self._part = part
+        self._parse = parse
+        self._what = what
+        self._actions = actions_of(on_bad)
+        self.keeps_empty = self._actions["empty"] == "keep"
+        self._is_empty = _EMPTY.get(rule if part.input.kind == "text" else part.input.kind)
+
+    def batches(self, found: Iterable[tuple[int, int, bytes | None]]) -> Iterator[Batch]:
+        """Yield the documents that are taken, of (place, line, what is stored, None for a null)."""
+        texts: list[Any] = []
+        lines: list[int] = []
+        places: list[int] = []
+        size = 0
+        for at, number, data in found if self.left else ():
+            text = self._text(at, number, data)
+            if text is None:
+                continue
+            self.left -= 1
+            texts.append(text)
+            lines.append(number)
+            places.append(at)
+            size += len(text)
+            if size >= _BATCH_BYTES or len(texts) >= _BATCH_DOCUMENTS or not self.left:
+                yield Batch(texts, lines, places)
+                texts, lines, places, size = [], [], [], 0
+            if not self.left:
+                return
+        if texts:
+            yield Batch(texts, lines, places)
+
+    def _text(self, at: int, number: int, data: bytes | None) -> Any:
+        """Return the text of a document, or None where it is left out, which is counted."""
+        if at == 0 and data is not None and self._part.input.kind == "jsonl":
             data = data.removeprefix(b"\xef\xbb\xbf")
-        if is_empty is not None and data is not None and is_empty(data):
-            tally.num_empty_lines += 1
-            continue
+        if self._is_empty is not None and data is not None and self._is_empty(data):
+            self.tally.num_empty_lines += 1
+            return None
         try:
-            if data is None:
-                raise DocumentError("type", f"{text_key!r} is null, expected a text")
-            try:
-                text = parse(data, False)
-            except DocumentError as error:
-                if actions[error.kind] != "keep":
-                    raise
-                text = parse(data, True)
-                tally.mend(at, number, error)
-            if not text and not keeps_empty:
-                raise DocumentError("empty", "its text is empty")
+            return self._taken(at, number, data)
         except DocumentError as error:
-            if actions[error.kind] == "error":
-                raise ValueError(
-                    f"{place_of(part, at, number)}: {error}. Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
-                    if error.kind != "empty"
-                    else f"{place_of(part, at, number)}: {error}. Leave such documents out with --on-bad empty=skip, and give --restart too."
-                ) from None
-            tally.skip(at, number, error)
-            continue
-        yield Document(text, number)
+            self.refuse(at, number, error)
+            return None
+
+    def refuse(self, at: int, number: int, error: DocumentError) -> None:
+        """Leave a document out, which is counted; raise ValueError where that is not allowed."""
+        if self._actions[error.kind] != "error":
+            self.tally.skip(at, number, error)
+            return
+        advice = (
+            "Leave such documents out with --on-bad empty=skip, and give --restart too."
+            if error.kind == "empty"
+            else "Mend it, or leave such documents out with --on-bad skip; either way give --restart too."
+        )
+        raise ValueError(f"{place_of(self._part, at, number)}: {error}. {advice}") from None
+
+    def _taken(self, at: int, number: int, data: bytes | None) -> Any:
+        """Return the text of a document; raise DocumentError where it is not kept as it is."""
+        if data is None:
+            raise DocumentError("type", f"{self.key!r} is null, expected a {self._what}")
+        try:
+            text = self._parse(data, False)
+        except DocumentError as error:
+            if self._actions[error.kind] != "keep":
+                raise
+            text = self._parse(data, True)
+            self.tally.mend(at, number, error)
+        if not len(text) and not self.keeps_empty:
+            raise DocumentError("empty", f"its {self._what} is empty")
+        return text
+
+
+def _json_batches(part: Range, judge: Judge) -> Iterator[Batch]:
+    """Yield the documents of lines of JSON: those of many lines in one go where nothing is odd with any of them, else line by line."""
+    if _is_array(part.input):
+        yield from judge.batches(json_found(part, judge.tally))
+        return
+    loads = fast_loads()
+    with _undamaged(part.input), _open(part.input) as file:
+        for at, number, lines in _line_batches(file, part, judge.tally):
+            places = list(accumulate(map(len, lines[:-1]), initial=at))
+            texts = _quickly(loads, lines, judge) if len(lines) <= judge.left else None
+            if texts is not None:
+                judge.left -= len(lines)
+                yield Batch(texts, range(number, number + len(lines)), places)
+            else:
+                yield from judge.batches(zip(places, count(number), map(_without_end, lines), strict=False))
+            if not judge.left:
+                return
+
+
+def _quickly(loads: Callable[[bytes], Any], lines: list[bytes], judge: Judge) -> list[str] | None:
+    """Return the texts of lines of JSON, or None where one of them has to be looked at."""
+    key = judge.key
+    try:
+        texts = [loads(line)[key] for line in lines]
+    except (ValueError, TypeError, KeyError, IndexError):
+        return None
+    if set(map(type, texts)) != {str} or (not judge.keeps_empty and "" in texts):
+        return None
+    return texts
 
 
 def _found(part: Range, rule: str, text_key: str, tally: Tally) -> Iterator[tuple[int, int, bytes | None]]:
@@ -145,6 +276,27 @@ def _found(part: Range, rule: str, text_key: str, tally: Tally) -> Iterator[tupl
                 yield at, number, _without_end(line)
 
 
+def json_found(part: Range, tally: Tally) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (where it begins, line, what is stored) for each line of JSON, or element of an array: one is whole in the range at its start."""
+    is_array = _is_array(part.input)
+    with _undamaged(part.input), _open(part.input) as file:
+        if not is_array:
+            for at, number, line in _lines(file, part, tally):
+                yield at, number, _without_end(line)
+        elif not part.start:
+            for at, number, data in json_array.elements(file, part.input.name):
+                tally.num_lines = number
+                yield at, number, data
+
+
+def _is_array(item: Input) -> bool:
+    """Return whether a file is one array of JSON; lines of JSON are called .jsonl, or begin with an object."""
+    if not Path(item.path).name.removesuffix(f".{item.compression}").endswith(".json"):
+        return False
+    with _undamaged(item), _open(item) as file:
+        return json_array.is_array(file)
+
+
 def _open(item: Input) -> IO[bytes]:
     if item.compression == "gz":
         return cast("IO[bytes]", io.BufferedReader(gzip.open(item.path, "rb"), _CHUNK))
@@ -153,7 +305,7 @@ def _open(item: Input) -> IO[bytes]:
     if item.compression == "zst":
         zstandard = require("zstandard", extra="prep", purpose=f"reading {item.name}")
         return cast("IO[bytes]", io.BufferedReader(_Zst(open(item.path, "rb"), zstandard), _CHUNK))
-    return open(item.path, "rb")
+    return open(item.path, "rb", buffering=_BUFFER)
 
 
 @contextmanager
@@ -206,6 +358,20 @@ class _Zst(io.RawIOBase):
         """See io.RawIOBase."""
         self._file.close()
         super().close()
+
+
+def _line_batches(file: IO[bytes], part: Range, tally: Tally) -> Iterator[tuple[int, int, list[bytes]]]:
+    """Yield (byte at which the first begins, its number from 1, lines with their ends) of the lines that begin in the range, about 1 MiB at a time."""
+    at = _enter(file, part)
+    number = 1
+    while (part.stop is None or at < part.stop) and (lines := file.readlines(_BATCH_BYTES)):
+        if part.stop is not None:
+            begins = accumulate(map(len, lines), initial=at)
+            del lines[bisect_left(list(begins), part.stop) :]
+        tally.num_lines += len(lines)
+        yield at, number, lines
+        at += sum(map(len, lines))
+        number += len(lines)
 
 
 def _lines(file: IO[bytes], part: Range, tally: Tally, *, beyond: bool = False) -> Iterator[tuple[int, int, bytes]]:
@@ -279,7 +445,7 @@ def _parse_text(data: bytes, mend: bool) -> str:
 
 
 def _parse_json(text_key: str) -> Callable[[bytes, bool], str]:
-    loads = _fast_loads()
+    loads = fast_loads()
 
     def parse(data: bytes, mend: bool) -> str:
         try:
@@ -295,17 +461,7 @@ def _parse_json(text_key: str) -> Callable[[bytes, bool], str]:
 
 def _slowly(data: bytes, mend: bool, text_key: str) -> str:
     """Return the text of a line of JSON by the standard library, or raise what is wrong with it."""
-    text = _parse_text(data, mend)
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise DocumentError("json", f"it is not JSON ({error})") from None
-    except RecursionError:
-        raise DocumentError("json", "it is JSON nested too deeply") from None
-    if not isinstance(value, dict) or text_key not in value:
-        keys = f"its keys are {', '.join(sorted(value)[:10])}" if isinstance(value, dict) else "it is no object"
-        raise DocumentError("missing", f"there is no key {text_key!r}: {keys}; name the right one with --text-key")
-    found = value[text_key]
+    found = slow_value(data, mend, text_key, "--text-key")
     if not isinstance(found, str):
         raise DocumentError("type", f"the value of {text_key!r} is {type(found).__name__}, expected a text")
     if mend:
@@ -317,7 +473,22 @@ def _slowly(data: bytes, mend: bool, text_key: str) -> str:
     return found
 
 
-def _fast_loads() -> Callable[[bytes], Any]:
+def slow_value(data: bytes, mend: bool, key: str, flag: str) -> Any:
+    """Return what an object of JSON has under a key by the standard library, or raise what is wrong with it; ``flag`` names the key."""
+    text = _parse_text(data, mend)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DocumentError("json", f"it is not JSON ({error})") from None
+    except RecursionError:
+        raise DocumentError("json", "it is JSON nested too deeply") from None
+    if not isinstance(value, dict) or key not in value:
+        keys = f"its keys are {', '.join(sorted(value)[:10])}" if isinstance(value, dict) else "it is no object"
+        raise DocumentError("missing", f"there is no key {key!r}: {keys}; name the right one with {flag}")
+    return value[key]
+
+
+def fast_loads() -> Callable[[bytes], Any]:
     """Return orjson's parser, which is several times as fast; without it one that leaves everything to the standard library."""
     try:
         import orjson

@@ -1,7 +1,8 @@
 """Which files are read, and how the work is cut: by the inputs alone, never by the number of workers.
 
-A large file of lines is cut into byte ranges, each of which owns the documents that begin in it, a Parquet file likewise, each range with the row groups
-that begin in it; small files are put together; a compressed file and an Arrow file are read in one go, because they cannot be entered in the middle.
+A large file of lines is cut into byte ranges, each of which owns the documents that begin in it; Parquet and Arrow files likewise, each range with the row
+groups or record batches that begin in it (prep.readers.rows); small files are put together; a compressed file is read in one go, because it cannot be
+entered in the middle.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from prep.readers.hub import Hub, cached_files, is_named
 
 TASK_BYTES = 8 << 20
 EXPANSION = (
@@ -65,30 +68,40 @@ def stamp(item: Input) -> list[Any]:
     return [stored_name(item).decode("utf-8", errors="backslashreplace"), found.st_size, found.st_mtime_ns]
 
 
-def find_inputs(paths: Sequence[str], glob: str | None = None) -> list[Input]:
+def find_inputs(paths: Sequence[str], glob: str | None = None, hub: Hub | None = None) -> list[Input]:
     """Return the files to read: those named, and those below the folders named, sorted by name; hidden ones are left out.
 
-    A folder of Hugging Face's ``save_to_disk`` gives its Arrow files in its own order.
+    A folder of Hugging Face's ``save_to_disk`` gives its Arrow files in its own order, a data set by name those of the library's cache.
 
     Args:
-        paths: files, folders, and patterns such as ``data/**/*.jsonl.gz``.
+        paths: files, folders, patterns such as ``data/**/*.jsonl.gz``, and data sets by name (prep.readers.hub).
         glob: pattern for the names of files below folders, such as ``*.py``; files of an unknown suffix are then read as text. None: the files of a
             known suffix: .txt, .jsonl, .json (also with .gz, .zst, .xz), .parquet, .arrow.
+        hub: which part of data sets by name.
 
     Raises:
         FileNotFoundError: a path does not exist, or there is nothing to read below it.
         ValueError: a file named has an unknown suffix and there is no glob.
     """
     found = []
-    paths = [name for text in paths for name in _matching(text)]
+    hub = hub or Hub()
+    named = [text for text in paths if is_named(text, hub)]
+    if not named and hub != Hub():
+        raise ValueError(
+            f"--hub-config, --hub-split and --hub-revision are for data sets by name, such as owner/name or hf://FOLDER: {', '.join(paths)} is none."
+        )
+    paths = [name for text in paths for name in ([text] if text in named else _matching(text))]
     for text in paths:
         path = Path(text).expanduser()
-        if path.is_file():
+        if text in named:
+            found += [_input(path, name, any_suffix=False) for path, name in cached_files(text, hub, glob)]
+        elif path.is_file():
             found.append(_input(path, path.name, glob is not None))
         elif path.is_dir():
             found += _saved(path) if _is_saved(path) else _below(path, glob, "" if len(paths) == 1 else f"{path.name}/")
         else:
-            raise FileNotFoundError(f"{path}: there is no such file or folder.")
+            also = f" If it is a data set of the hub, say hf://{text}." if text.isidentifier() else ""
+            raise FileNotFoundError(f"{path}: there is no such file or folder.{also}")
     return found
 
 
@@ -165,7 +178,7 @@ def cut(inputs: Sequence[Input], rule: str, task_bytes: int = TASK_BYTES) -> lis
             if group:
                 tasks.append(tuple(group))
                 group, size = [], 0
-            if item.compression or item.kind == "arrow" or (item.kind == "text" and rule == "file"):
+            if item.compression or (item.kind == "text" and rule == "file"):
                 tasks.append((Range(input=item),))
             else:
                 for start in range(0, item.num_bytes, task_bytes):

@@ -1,7 +1,7 @@
 """Tokenizers: texts become ids, ids become text; one file a kind.
 
-A tokenizer is described by a Settings, which travels to worker processes, and opened there. ``open_stored`` opens the one that made a corpus,
-from the definition that stands beside its shards. ``prep.tokenizers.proof`` chooses what encodes.
+``open_tokenizer`` opens the one that a Settings describes. What it is made of, its definition, is stored: ``open_stored`` opens the one that made a corpus
+from what stands beside its shards, ``open_encoder`` does the same for a worker. ``prep.tokenizers.proof`` chooses which library encodes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,21 @@ import neutral_core as nc
 from prep.tokenizers.files import DEFINITIONS, find, kind_of
 
 
-class Tokenizer(Protocol):
-    """What every kind can do."""
+class Encoder(Protocol):
+    """Texts become ids."""
 
     @property
     def identity(self) -> nc.TokenizerIdentity:
-        """Who it is, as it is recorded."""
+        """Whose ids they are, as it is recorded."""
         ...
+
+    def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """Return (ids of all texts one after another, unsigned integers; number of ids of each text, int64); no BOS, no EOS."""
+        ...
+
+
+class Tokenizer(Encoder, Protocol):
+    """What every kind can do."""
 
     @property
     def definition(self) -> bytes | None:
@@ -35,10 +43,6 @@ class Tokenizer(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences: what was inferred."""
-        ...
-
-    def encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Return (ids of all texts one after another, unsigned integers; number of ids of each text, int64); no BOS, no EOS."""
         ...
 
     def decode(self, ids: npt.NDArray[Any]) -> str:
@@ -61,7 +65,8 @@ class Settings:
         eos_token, bos_token: which added token that is, where the tokenizer's own files do not say.
         allow_special: text that spells a special token becomes that token.
         characters: of ``char``: those that occur, sorted.
-        engine: ``auto`` (not decided yet: see choose_engine), ``tokenizers`` (the library of the tokenizer's kind) or ``gigatoken``; ids don't depend on it.
+        engine: what is to encode: see proof.choose_engine; ids don't depend on it.
+        vocab_size, eos_id, bos_id: of the kind ``ids``, where the documents are ids of a tokenizer that nobody names.
     """
 
     kind: str
@@ -73,12 +78,17 @@ class Settings:
     allow_special: bool = False
     characters: str | None = None
     engine: str = "auto"
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    bos_id: int | None = None
 
 
 def open_tokenizer(settings: Settings) -> Tokenizer:
     """Return the tokenizer of the settings; raise ValueError or FileNotFoundError where there is none."""
-    from prep.tokenizers import byte, char  # each loads what it needs
+    from prep.tokenizers import byte, char, given  # each loads what it needs
 
+    if settings.kind == given.KIND:
+        return given.open_unknown(settings)
     if settings.kind == "byte":
         return byte.ByteTokenizer(append_eos=settings.append_eos, prepend_bos=settings.prepend_bos)
     if settings.path is not None and settings.path.endswith(".pkl"):
@@ -92,12 +102,7 @@ def open_tokenizer(settings: Settings) -> Tokenizer:
     if settings.kind == "char":
         assert settings.characters is not None
         return char.CharTokenizer(settings.characters, append_eos=settings.append_eos, prepend_bos=settings.prepend_bos)
-    tokenizer = _open_file(settings)
-    if settings.engine == "gigatoken":
-        from prep.tokenizers.gigatoken_engine import GigatokenTokenizer
-
-        return GigatokenTokenizer(tokenizer, allow_special=settings.allow_special)
-    return tokenizer
+    return _open_file(settings)
 
 
 def _open_file(settings: Settings) -> Tokenizer:
@@ -114,12 +119,43 @@ def _open_file(settings: Settings) -> Tokenizer:
     return openers[kind_of(content)](settings, path, content)
 
 
-def open_stored(folder: Path, identity: nc.TokenizerIdentity) -> Tokenizer:
-    """Return the tokenizer that made a corpus, for decoding.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoding:
+    """What encodes, as plain data for a worker.
+
+    Attributes:
+        folder: with the tokenizer's definition. identity: whose.
+        allow_special: text that spells a special token becomes that token.
+        engine: ``tokenizers`` (the library of the tokenizer's kind), ``gigatoken``, or ``given``: documents are ids already.
+    """
+
+    folder: Path
+    identity: nc.TokenizerIdentity
+    allow_special: bool
+    engine: str
+
+
+def open_encoder(encoding: Encoding) -> Encoder:
+    """Return what encodes; raise FileNotFoundError or FormatError as open_stored does."""
+    if encoding.engine == "given":
+        from prep.tokenizers.given import GivenEncoder
+
+        return GivenEncoder(encoding.identity)
+    if encoding.engine == "gigatoken":
+        from prep.tokenizers.gigatoken_engine import GigatokenEncoder
+
+        definition = _definition(encoding.folder, encoding.identity)
+        return GigatokenEncoder(definition, encoding.identity, allow_special=encoding.allow_special)
+    return open_stored(encoding.folder, encoding.identity, allow_special=encoding.allow_special)
+
+
+def open_stored(folder: Path, identity: nc.TokenizerIdentity, *, allow_special: bool = False) -> Tokenizer:
+    """Return the tokenizer that made a corpus.
 
     Args:
         folder: of the corpus, with the definition beside the shards.
         identity: as the corpus says.
+        allow_special: text that spells a special token becomes that token.
 
     Raises:
         FileNotFoundError: the definition is not there.
@@ -127,8 +163,24 @@ def open_stored(folder: Path, identity: nc.TokenizerIdentity) -> Tokenizer:
     """
     from prep.tokenizers import byte, char, sentencepiece_model, tiktoken_ranks, tokenizer_json
 
+    definition = _definition(folder, identity)
     if identity.kind == "byte":
         return byte.ByteTokenizer(append_eos=identity.eos_id is not None, prepend_bos=identity.bos_id is not None)
+    if identity.kind == "char":
+        return char.from_definition(definition)
+    if identity.kind == "sentencepiece":
+        return sentencepiece_model.from_definition(definition, identity)
+    openers: dict[str, Callable[..., Tokenizer]] = {
+        "tokenizer.json": tokenizer_json.from_definition,
+        "tiktoken": tiktoken_ranks.from_definition,
+    }
+    return openers[identity.kind](definition, identity, allow_special=allow_special)
+
+
+def _definition(folder: Path, identity: nc.TokenizerIdentity) -> bytes:
+    """Return what a tokenizer is made of; nothing where its kind alone says everything."""
+    if identity.kind == "byte":
+        return b""
     path = folder / definition_name(identity)
     definition = path.read_bytes()
     found = hashlib.sha256(definition).hexdigest()
@@ -136,16 +188,9 @@ def open_stored(folder: Path, identity: nc.TokenizerIdentity) -> Tokenizer:
         raise nc.FormatError(
             f"{path}: its sha256 is {found}, but the corpus was made with {identity.sha256}: it is another tokenizer."
         )
-    if identity.kind == "char":
-        return char.from_definition(definition)
-    openers: dict[str, Callable[[bytes, nc.TokenizerIdentity], Tokenizer]] = {
-        "tokenizer.json": tokenizer_json.from_definition,
-        "sentencepiece": sentencepiece_model.from_definition,
-        "tiktoken": tiktoken_ranks.from_definition,
-    }
-    if identity.kind not in openers:
+    if identity.kind not in DEFINITIONS:
         raise nc.FormatError(f"{folder}: its tokenizer is of the kind {identity.kind!r}, which is not known here.")
-    return openers[identity.kind](definition, identity)
+    return definition
 
 
 def definition_name(identity: nc.TokenizerIdentity) -> str:

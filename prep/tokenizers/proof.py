@@ -1,14 +1,14 @@
 """Which engine encodes: gigatoken where it is installed and its ids are those of the tokenizer's own library on what is tried, else that library.
 
-Tried are the corpus's own first documents and texts at which tokenizers are known to differ. So the bytes of a corpus do not depend on the engine.
+Tried are the corpus's own first documents and texts at which tokenizers are known to differ; while it encodes, a short excerpt of each MiB is encoded by
+the other library too. So the bytes of a corpus do not depend on the engine.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,11 @@ import numpy.typing as npt
 from prep.extras import MissingExtraError
 
 if TYPE_CHECKING:
-    from prep.tokenizers import Settings, Tokenizer
+    from prep.tokenizers import Encoder, Tokenizer
 
 ENGINES = ("auto", "tokenizers", "gigatoken")
-_PROOF_BYTES = 1 << 20
+PROOF_BYTES = 1 << 18
+_EXCERPT_CHARACTERS = 48
 _LIBRARIES = {
     "tokenizer.json": "the tokenizers library",
     "sentencepiece": "the sentencepiece library",
@@ -59,51 +60,73 @@ _COMMON = (
 )
 
 
-def choose_engine(settings: Settings, first_texts: Sequence[str]) -> tuple[Settings, str | None]:
-    """Return the settings with the engine fixed, and a sentence for the report, or None where there was no choice.
+class Excerpt(NamedTuple):
+    """A short piece of a document, and its ids by the engine that encoded."""
+
+    text: str
+    ids: list[int]
+
+
+def choose_engine(
+    engine: str, reference: Tokenizer, first_texts: Sequence[str], *, allow_special: bool = False
+) -> tuple[Encoder, str, str | None]:
+    """Return what encodes, the name of its engine, and a sentence for the report, or None where there was no choice.
 
     Args:
-        settings: with ``engine`` as asked for.
-        first_texts: the corpus's own first documents; what is beyond 1 MiB is not tried.
+        engine: as asked for: ``auto``, ``tokenizers`` or ``gigatoken``.
+        reference: the tokenizer, by its own library.
+        first_texts: the corpus's own first documents; what is beyond 256 KiB is not tried.
+        allow_special: text that spells a special token becomes that token.
 
     Raises:
         ValueError: gigatoken was asked for and its ids differ, or it does not take the tokenizer.
         MissingExtraError: it was asked for and is not installed.
     """
-    from prep.tokenizers import open_tokenizer
-
-    if settings.engine not in ENGINES:
-        raise ValueError(f"the tokenizer engine is {settings.engine!r}, expected one of {', '.join(ENGINES)}.")
-    if settings.engine == "tokenizers":
-        return settings, None
-    own = replace(settings, engine="tokenizers")
-    reference = open_tokenizer(own)
+    if engine not in ENGINES:
+        raise ValueError(f"the tokenizer engine is {engine!r}, expected one of {', '.join(ENGINES)}.")
     library = _LIBRARIES.get(reference.identity.kind)
-    if library is None and settings.engine == "auto":
-        return own, None
+    if engine == "tokenizers" or (library is None and engine == "auto"):
+        return reference, "tokenizers", None
     tried = [*first(first_texts), *difficult(reference)]
     try:
-        refusal = _refusal(replace(settings, engine="gigatoken"), reference, tried)
+        found = _proven(reference, tried, allow_special)
     except MissingExtraError:
-        if settings.engine == "gigatoken":
+        if engine == "gigatoken":
             raise
-        return (
-            own,
-            f"{library} encodes; where gigatoken takes the tokenizer it is much faster: pip install 'millstream[fast]'.",
+        said = (
+            f"{library} encodes; where gigatoken takes the tokenizer it is much faster: pip install 'millstream[fast]'."
         )
-    if refusal is None:
+        return reference, "tokenizers", said
+    if not isinstance(found, str):
         said = f"gigatoken encodes: its ids are those of {library} for {len(tried):,} texts, the corpus's first documents among them."
-        return replace(settings, engine="gigatoken"), said
-    if settings.engine == "gigatoken":
+        return found, "gigatoken", said
+    if engine == "gigatoken":
         raise ValueError(
-            f"--tokenizer-engine gigatoken: {refusal}: leave it out, and {library or 'our own code'} encodes."
+            f"--tokenizer-engine gigatoken: {found}: leave it out, and {library or 'our own code'} encodes."
         )
-    return own, f"{library} encodes: {refusal}."
+    return reference, "tokenizers", f"{library} encodes: {found}."
+
+
+def excerpt(encoder: Encoder, texts: Sequence[str], number: int) -> Excerpt:
+    """Return a piece of one of the texts, which one ``number`` decides, for ``check_excerpts``: text of a kind that the proof had not seen may differ."""
+    text = texts[number * 7919 % len(texts)]
+    start = number * 104729 % max(len(text) - _EXCERPT_CHARACTERS, 1)
+    piece = text[start : start + _EXCERPT_CHARACTERS]
+    return Excerpt(piece, encoder.encode([piece])[0].tolist())
+
+
+def check_excerpts(reference: Tokenizer, excerpts: Iterable[Sequence[Any]]) -> None:
+    """Raise ValueError where the tokenizer's own library gives other ids of an excerpt than the engine did."""
+    for text, ids in excerpts:
+        if reference.encode([text])[0].tolist() != ids:
+            raise ValueError(
+                f"gigatoken gives other ids for {text!r} than the tokenizer's own library: run with --tokenizer-engine tokenizers and --restart."
+            )
 
 
 def first(texts: Sequence[str]) -> Iterator[str]:
-    """Yield texts up to 1 MiB in all, the last one cut."""
-    left = _PROOF_BYTES
+    """Yield texts up to 256 KiB in all, the last one cut."""
+    left = PROOF_BYTES
     for text in texts:
         if left <= 0:
             return
@@ -123,13 +146,12 @@ def difficult(reference: Tokenizer) -> list[str]:
     return [*_COMMON, *forms, latin, latin[::-1], *latin, *(f" {c}{c}x" for c in latin), *around]
 
 
-def _refusal(settings: Settings, reference: Tokenizer, texts: Sequence[str]) -> str | None:
-    """Return why gigatoken cannot stand for the reference, or None."""
-    from prep.tokenizers.gigatoken_engine import GigatokenTokenizer
+def _proven(reference: Tokenizer, texts: Sequence[str], allow_special: bool) -> Encoder | str:
+    """Return gigatoken, or why it cannot stand for the reference."""
+    from prep.tokenizers.gigatoken_engine import GigatokenEncoder
 
-    expected, expected_lengths = reference.encode(texts)
     try:
-        fast = GigatokenTokenizer(reference, allow_special=settings.allow_special)
+        fast = GigatokenEncoder(reference.definition or b"", reference.identity, allow_special=allow_special)
         found, lengths = fast.encode(texts)
     except (KeyboardInterrupt, SystemExit, MissingExtraError, MemoryError):
         raise
@@ -137,8 +159,9 @@ def _refusal(settings: Settings, reference: Tokenizer, texts: Sequence[str]) -> 
         return (
             f"gigatoken does not take this tokenizer ({type(error).__name__}: {str(error).strip()[:200].rstrip('.')})"
         )
+    expected, expected_lengths = reference.encode(texts)
     if np.array_equal(found, expected) and np.array_equal(lengths, expected_lengths):
-        return None
+        return fast
     pairs = zip(_split(found, lengths), _split(expected, expected_lengths), texts, strict=True)
     text = next(text for mine, own, text in pairs if not np.array_equal(mine, own))
     shown = text if len(text) <= 40 else f"{text[:40]}…"

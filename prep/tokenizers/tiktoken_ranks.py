@@ -92,10 +92,12 @@ def open_file(settings: Settings, path: Path, content: bytes) -> TiktokenTokeniz
     )
 
 
-def from_definition(definition: bytes, identity: nc.TokenizerIdentity) -> TiktokenTokenizer:
-    """Return the tokenizer of a stored definition, for decoding."""
+def from_definition(
+    definition: bytes, identity: nc.TokenizerIdentity, *, allow_special: bool = False
+) -> TiktokenTokenizer:
+    """Return the tokenizer of a stored definition."""
     return TiktokenTokenizer(
-        definition, name=identity.name, eos_id=identity.eos_id, bos_id=identity.bos_id, allow_special=False
+        definition, name=identity.name, eos_id=identity.eos_id, bos_id=identity.bos_id, allow_special=allow_special
     )
 
 

@@ -7,7 +7,6 @@ Text that spells a special token stays text; tokens that were added to the vocab
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,8 @@ class JsonTokenizer:
 
     def __init__(
         self,
+        library: Any,
+        vocab_size: int,
         definition: bytes,
         name: str,
         *,
@@ -37,18 +38,17 @@ class JsonTokenizer:
         allow_special: bool,
         notes: Sequence[str] = (),
     ) -> None:
-        self._tokenizer = _load(definition, name)
+        self._tokenizer = library
         self._tokenizer.encode_special_tokens = not allow_special
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.definition = definition
         self.notes = tuple(notes)
         self.identity = nc.TokenizerIdentity(
             kind="tokenizer.json",
             name=name,
             sha256=hashlib.sha256(definition).hexdigest(),
-            vocab_size=max(vocabulary.values()) + 1,  # ids may have holes
+            vocab_size=vocab_size,
             eos_id=eos_id,
             bos_id=bos_id,
         )
@@ -75,14 +75,32 @@ class JsonTokenizer:
 
 def open_file(settings: Settings, path: Path, content: bytes) -> JsonTokenizer:
     """Open a file's content, and find its EOS and BOS; raise ValueError where they are asked for and not clear."""
-    eos, bos, notes = edges_of(settings, _vocabulary(content, path))
-    name = path.parent.name if path.name == "tokenizer.json" and path.parent.name else path.stem
-    return JsonTokenizer(content, name, eos_id=eos, bos_id=bos, allow_special=settings.allow_special, notes=notes)
+    library = _load(content, str(path))
+    vocabulary = _vocabulary(library, path)
+    eos, bos, notes = edges_of(settings, vocabulary)
+    return JsonTokenizer(
+        library,
+        max(vocabulary.every.values()) + 1,  # ids may have holes
+        content,
+        path.parent.name if path.name == "tokenizer.json" and path.parent.name else path.stem,
+        eos_id=eos,
+        bos_id=bos,
+        allow_special=settings.allow_special,
+        notes=notes,
+    )
 
 
-def from_definition(definition: bytes, identity: nc.TokenizerIdentity) -> JsonTokenizer:
-    """Return the tokenizer of a stored definition, for decoding."""
-    return JsonTokenizer(definition, identity.name, eos_id=identity.eos_id, bos_id=identity.bos_id, allow_special=False)
+def from_definition(definition: bytes, identity: nc.TokenizerIdentity, *, allow_special: bool = False) -> JsonTokenizer:
+    """Return the tokenizer of a stored definition."""
+    return JsonTokenizer(
+        _load(definition, identity.name),
+        identity.vocab_size,
+        definition,
+        identity.name,
+        eos_id=identity.eos_id,
+        bos_id=identity.bos_id,
+        allow_special=allow_special,
+    )
 
 
 def _load(definition: bytes, name: str) -> Any:
@@ -93,14 +111,8 @@ def _load(definition: bytes, name: str) -> Any:
         raise ValueError(f"{name}: it is no tokenizer.json that the tokenizers library reads ({error}).") from None
 
 
-def _vocabulary(definition: bytes, path: Path) -> Vocabulary:
-    try:
-        data = json.loads(definition)
-        found = data.get("model", {}).get("vocab", {})
-        # A dict; of a Unigram model a list of [token, score], the place being the id.
-        vocabulary = found if isinstance(found, dict) else {entry[0]: place for place, entry in enumerate(found)}
-        added = {token["content"]: int(token["id"]) for token in data.get("added_tokens") or []}
-        added |= {name: vocabulary[name] for name in (*EOS_NAMES, *BOS_NAMES) if name in vocabulary}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: it is no tokenizer.json ({error!r}).") from None
-    return Vocabulary(path=path, added=added, every=vocabulary | added)
+def _vocabulary(library: Any, path: Path) -> Vocabulary:
+    every = library.get_vocab(with_added_tokens=True)
+    added = {token.content: id for id, token in library.get_added_tokens_decoder().items()}
+    added |= {name: every[name] for name in (*EOS_NAMES, *BOS_NAMES) if name in every}
+    return Vocabulary(path=path, added=added, every=every)

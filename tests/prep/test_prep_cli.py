@@ -357,7 +357,7 @@ def test_a_missing_library_is_one_sentence_with_the_command_that_installs_it(tmp
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr.splitlines() == [
-        f"millstream prepare: the tokenizer {tmp_path.name} needs tokenizers: pip install 'millstream[prep]'"
+        f"millstream prepare: the tokenizer {tokenizer} needs tokenizers: pip install 'millstream[prep]'"
     ]
 
 

@@ -34,6 +34,7 @@ tokenizer:
 VALUES = {
     "inputs": ["in", "more"], "destination": "out", "tokenizer": "char", "eos_token": "</s>", "bos_token": "<s>",
     "tokenizer_engine": "tokenizers", "documents": "line", "text_key": "body", "glob": "*.md", "on_bad": "skip", "validation": "0.25",
+    "hub_config": "en", "hub_split": "test", "hub_revision": "v1", "ids_key": "ids", "limit": "9", "vocab_size": "300", "eos_id": "7", "bos_id": "8",
     "engine": "ray", "rank": "1/3", "workers": "3", "tokens_per_shard": "1000", "report": "page.html",
 }  # fmt: skip
 

@@ -215,29 +215,6 @@ def test_an_unknown_engine_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_torchrun_makes_the_bytes_of_one_process(asked: Options, tmp_path: Path, ranks: int) -> None:
-    pytest.importorskip("torch")
-    config = tmp_path / "foo.yaml"
-    config.write_text(f"output_path: {asked.destination}\ndataset: {{path: {asked.inputs[0]}}}\ntokenizer: {{path: byte}}\n"
-                      "add_eos: true\ndocuments: line\ntokens_per_shard: 9000\n")  # fmt: skip
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nnodes",
-        "1",
-        f"--nproc_per_node={ranks}",
-    ]
-    millstream = Path(sys.executable).with_name("millstream")
-    command = [*launch, "--no_python", str(millstream), "prepare", "--config", str(config)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert tree_of(asked.destination) == alone(replace(asked, task_bytes=None))
-
-
-@pytest.mark.slow
 def test_ray_makes_the_bytes_of_one_process(asked: Options) -> None:
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)

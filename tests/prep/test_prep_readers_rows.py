@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import neutral_core as nc
+from prep.readers.arrow_file import batches
 from prep.readers.documents import Tally, place_of, read_documents
 from prep.readers.inputs import cut, find_inputs
 
@@ -71,7 +72,68 @@ def test_lines_are_rows_counted_from_the_ranges_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_arrow_file_or_stream_gives_its_texts(tmp_path: Path, stream: bool) -> None:
     write_arrow(tmp_path / "a.arrow", table(TEXTS), stream=stream)
-    assert read(tmp_path, task_bytes=10) == TEXTS
+    assert read(tmp_path, task_bytes=1000) == TEXTS
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("task_bytes", [100, 999, 5000])
+def test_each_record_batch_of_an_arrow_file_belongs_to_one_range(
+    tmp_path: Path, task_bytes: int, compression: str | None
+) -> None:
+    kind = pa.dictionary(pa.int32(), pa.string()) if task_bytes == 999 else pa.string()
+    content = table(TEXTS, kind)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, content.schema, options=options) as writer,
+    ):
+        writer.write_table(content, max_chunksize=37)
+    lines = []
+    texts = []
+    for (part,) in cut(find_inputs([str(tmp_path)]), "file", task_bytes):
+        tally = Tally()
+        found = list(read_documents(part, rule="file", text_key="text", on_bad="error", tally=tally))
+        assert [document.line for document in found] == list(range(1, tally.num_lines + 1))
+        lines.append(tally.num_lines)
+        texts += [document.text for document in found]
+    assert texts == TEXTS
+    assert {count % 37 for count in lines} <= {0, 500 % 37}
+    assert max(lines) < 500
+
+
+def test_footers_say_where_batches_begin_and_how_many_rows_they_have(tmp_path: Path) -> None:
+    """What the footer says is compared with pyarrow's own reading, batch by batch from where it is said to begin."""
+    write_arrow(tmp_path / "a.arrow", table(TEXTS), stream=False)
+    found = batches(tmp_path / "a.arrow")
+    with pa.OSFile(str(tmp_path / "a.arrow")) as source:
+        reader = pa.ipc.open_file(source)
+        assert [batch.num_rows for batch in found] == [reader.get_batch(n).num_rows for n in range(len(found))]
+        for number, batch in enumerate(found):
+            source.seek(batch.begin)
+            read_there = pa.ipc.read_record_batch(pa.ipc.read_message(source), reader.schema)
+            assert read_there.equals(reader.get_batch(number))
+    write_arrow(tmp_path / "a.arrow", table([]), stream=False)
+    assert sum(batch.num_rows for batch in batches(tmp_path / "a.arrow")) == 0
+
+
+def test_a_null_beyond_a_cut_is_found_by_its_row_in_the_file(tmp_path: Path) -> None:
+    texts = [*TEXTS[:300], None, *TEXTS[301:]]
+    write_arrow(tmp_path / "a.arrow", table(texts), stream=False)
+    with pytest.raises(ValueError, match=r"a\.arrow: row 301: 'text' is null"):
+        read(tmp_path, task_bytes=2000)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 20])
+def test_an_arrow_file_whose_footer_says_nonsense_is_refused(tmp_path: Path, keep: int) -> None:
+    write_arrow(tmp_path / "a.arrow", table(TEXTS[:9]), stream=False)
+    data = (tmp_path / "a.arrow").read_bytes()
+    size = int.from_bytes(data[-10:-6], "little")
+    footer = data[-10 - size : -10]
+    for wrong in (footer[:keep] + b"\xff" * (size - keep), footer[:keep] + b"\0" * (size - keep)):
+        (tmp_path / "a.arrow").write_bytes(data[: -10 - size] + wrong + data[-10:])
+        with pytest.raises(nc.FormatError, match=r"a\.arrow"):
+            batches(tmp_path / "a.arrow")
+            read(tmp_path)
 
 
 def test_a_null_is_an_error_by_its_row_or_left_out(tmp_path: Path) -> None:

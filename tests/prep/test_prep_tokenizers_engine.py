@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from prep.extras import MissingExtraError
+from prep.pieces import Options
+from prep.prepare import prepare
 from prep.tokenizers import Settings, gigatoken_engine, open_tokenizer
-from prep.tokenizers.gigatoken_engine import GigatokenTokenizer
-from prep.tokenizers.proof import choose_engine, difficult, first
+from prep.tokenizers.gigatoken_engine import GigatokenEncoder
+from prep.tokenizers.proof import check_excerpts, choose_engine, difficult, excerpt, first
 
 TEXTS = ["hello world, hello\n", "", "<|endoftext|>", "näïve ﬁ 漢字 👩‍👩‍👧"]
 
@@ -63,12 +65,11 @@ def honest(path: Path) -> Callable[[str], Any]:
 @pytest.mark.parametrize("allow", [False, True])
 def test_gigatoken_proves_itself_on_a_byte_level_tokenizer(words: Path, allow: bool) -> None:
     pytest.importorskip("gigatoken")
-    asked = settings(words, append_eos=True, allow_special=allow)
-    chosen, note = choose_engine(asked, TEXTS)
-    assert chosen.engine == "gigatoken"
+    own = open_tokenizer(settings(words, append_eos=True, allow_special=allow))
+    fast, engine, note = choose_engine("auto", own, TEXTS, allow_special=allow)
+    assert engine == "gigatoken"
     assert note is not None
     assert note.startswith("gigatoken encodes: its ids are those of the tokenizers library for ")
-    fast, own = open_tokenizer(chosen), open_tokenizer(asked)
     assert fast.identity == own.identity
     for found, expected in zip(fast.encode(TEXTS), own.encode(TEXTS), strict=True):
         assert np.array_equal(found, expected)
@@ -86,8 +87,8 @@ def test_text_of_special_tokens_is_among_the_difficult_texts(words: Path) -> Non
 def test_special_tokens_that_are_taken_out_of_text_are_noticed(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gigatoken")
     monkeypatch.setattr(gigatoken_engine, "_without_special", lambda text: text)
-    chosen, note = choose_engine(settings(words), [])
-    assert chosen.engine == "tokenizers"
+    _, engine, note = choose_engine("auto", open_tokenizer(settings(words)), [])
+    assert engine == "tokenizers"
     assert note is not None
     assert "gigatoken gives other ids than the tokenizers library for '" in note
     assert "<|endoftext|>" in note
@@ -98,8 +99,8 @@ def test_a_tokenizer_that_gigatoken_refuses_falls_back_and_that_is_said(tmp_path
     library = pytest.importorskip("tokenizers")
     tokenizer = library.Tokenizer(library.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     tokenizer.save(str(tmp_path / "t.json"))
-    chosen, note = choose_engine(settings(tmp_path / "t.json"), ["a b"])
-    assert chosen.engine == "tokenizers"
+    _, engine, note = choose_engine("auto", open_tokenizer(settings(tmp_path / "t.json")), ["a b"])
+    assert engine == "tokenizers"
     assert note is not None
     assert note.startswith("the tokenizers library encodes: gigatoken does not take this tokenizer (")
 
@@ -115,14 +116,14 @@ def test_a_panic_falls_back(words: Path, monkeypatch: pytest.MonkeyPatch, error:
         return right(text)
 
     pretend(monkeypatch, encode)
-    chosen, note = choose_engine(settings(words), TEXTS)
-    assert chosen.engine == "tokenizers"
+    _, engine, note = choose_engine("auto", open_tokenizer(settings(words)), TEXTS)
+    assert engine == "tokenizers"
     assert note == (
         "the tokenizers library encodes: gigatoken does not take this tokenizer "
         f"({type(error).__name__}: {str(error).rstrip('.')})."
     )
     with pytest.raises(ValueError, match=r"--tokenizer-engine gigatoken: gigatoken does not take .* leave it out"):
-        choose_engine(settings(words, engine="gigatoken"), TEXTS)
+        choose_engine("gigatoken", open_tokenizer(settings(words)), TEXTS)
 
 
 def test_control_c_is_no_refusal(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +132,7 @@ def test_control_c_is_no_refusal(words: Path, monkeypatch: pytest.MonkeyPatch) -
 
     pretend(monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
-        choose_engine(settings(words), TEXTS)
+        choose_engine("auto", open_tokenizer(settings(words)), TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +148,13 @@ def test_other_ids_for_one_text_are_enough(
 ) -> None:
     right = honest(words)
     pretend(monkeypatch, lambda text: wrong(text, right(text)))
-    monkeypatch.setattr(GigatokenTokenizer, "_spot", lambda self, texts: None)
     texts = [*TEXTS, "the corpus's own words"]
-    chosen, note = choose_engine(settings(words), texts)
-    assert chosen.engine == "tokenizers"
+    _, engine, note = choose_engine("auto", open_tokenizer(settings(words)), texts)
+    assert engine == "tokenizers"
     assert note is not None
     assert "gigatoken gives other ids than the tokenizers library for " in note
     with pytest.raises(ValueError, match=r"gigatoken gives other ids .*: leave it out, and the tokenizers library"):
-        choose_engine(settings(words, engine="gigatoken"), texts)
+        choose_engine("gigatoken", open_tokenizer(settings(words)), texts)
 
 
 def test_ids_shifted_between_two_documents_are_noticed(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,56 +162,79 @@ def test_ids_shifted_between_two_documents_are_noticed(words: Path, monkeypatch:
     pretend(monkeypatch, lambda text: {"hello": right("hello "), " x": right("x")}.get(text, right(text)))
     if right("hello ").tolist() + right("x").tolist() != right("hello").tolist() + right(" x").tolist():
         pytest.fail("the two cuts have to give the same stream for this test to mean something")
-    monkeypatch.setattr(GigatokenTokenizer, "_spot", lambda self, texts: None)
-    assert choose_engine(settings(words), ["hello", " x"])[0].engine == "tokenizers"
+    assert choose_engine("auto", open_tokenizer(settings(words)), ["hello", " x"])[1] == "tokenizers"
 
 
 def test_without_gigatoken_the_library_encodes_and_it_is_said_what_to_install(
     words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    chosen, note = choose_engine(settings(words), TEXTS)
-    assert chosen.engine == "tokenizers"
+    _, engine, note = choose_engine("auto", open_tokenizer(settings(words)), TEXTS)
+    assert engine == "tokenizers"
     assert note is not None
     assert note.endswith("pip install 'millstream[fast]'.")
     with pytest.raises(MissingExtraError, match=r"the engine gigatoken needs gigatoken: pip install"):
-        choose_engine(settings(words, engine="gigatoken"), TEXTS)
+        choose_engine("gigatoken", open_tokenizer(settings(words)), TEXTS)
 
 
 def test_bytes_and_characters_have_no_engine_to_choose() -> None:
     for asked in (Settings(kind="byte"), Settings(kind="char", characters="ab")):
-        assert choose_engine(asked, ["ab"])[1] is None
+        tokenizer = open_tokenizer(asked)
+        assert choose_engine("auto", tokenizer, ["ab"]) == (tokenizer, "tokenizers", None)
     with pytest.raises(ValueError, match="gigatoken has nothing to do for a byte tokenizer"):
-        choose_engine(Settings(kind="byte", engine="gigatoken"), ["ab"])
+        choose_engine("gigatoken", open_tokenizer(Settings(kind="byte")), ["ab"])
 
 
 def test_an_engine_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="expected one of auto, tokenizers, gigatoken"):
-        choose_engine(Settings(kind="byte", engine="giga"), [])
+        choose_engine("giga", open_tokenizer(Settings(kind="byte")), [])
 
 
 def test_the_library_asked_for_is_taken_unproved(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gigatoken", None)
-    asked = settings(words, engine="tokenizers")
-    assert choose_engine(asked, TEXTS) == (asked, None)
+    tokenizer = open_tokenizer(settings(words))
+    assert choose_engine("tokenizers", tokenizer, TEXTS) == (tokenizer, "tokenizers", None)
 
 
-def test_a_mebibyte_of_documents_is_tried() -> None:
-    texts = ["é" * 300_000, "b" * 400_000, "c" * 400_000, "d"]
-    assert [len(text) for text in first(texts)] == [300_000, 400_000, (1 << 20) - 1_000_000]
-    assert list(first(["é" * (1 << 20)])) == ["é" * (1 << 19)]
+def test_a_quarter_of_a_mebibyte_of_documents_is_tried() -> None:
+    texts = ["é" * 75_000, "b" * 100_000, "c" * 100_000, "d"]
+    assert [len(text) for text in first(texts)] == [75_000, 100_000, (1 << 18) - 250_000]
+    assert list(first(["é" * (1 << 18)])) == ["é" * (1 << 17)]
     assert list(first(["", "a"])) == ["", "a"]
 
 
-def test_text_that_the_proof_had_not_seen_is_still_compared(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_the_proof_had_not_seen_is_still_compared(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = honest(words)
     pretend(monkeypatch, lambda text: right(text)[::-1] if "unseen" in text else right(text))
-    chosen, _ = choose_engine(settings(words), TEXTS)
-    assert chosen.engine == "gigatoken"
-    with pytest.raises(
-        ValueError, match=r"gigatoken gives other ids for 'unseen words' .*--tokenizer-engine tokenizers"
-    ):
-        open_tokenizer(chosen).encode(["unseen words"])
+    (tmp_path / "a.txt").write_text("\n".join(["seen words and others"] * 20_000 + ["unseen words"] * 20_000))
+    options = Options(
+        inputs=(str(tmp_path / "a.txt"),),
+        destination=tmp_path / "out",
+        documents="line",
+        tokenizer=settings(words),
+        workers=1,
+    )
+    for _ in range(2):  # what a rerun finds is not trusted either
+        with pytest.raises(
+            ValueError, match=r"gigatoken gives other ids for 'unseen words' .*--tokenizer-engine token"
+        ):
+            prepare(options)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+def test_an_excerpt_is_a_piece_of_one_of_the_texts_and_the_number_decides_of_which(words: Path) -> None:
+    tokenizer = open_tokenizer(settings(words))
+    texts = ["short", "a long text of which a piece is enough, wherever it may stand in it, for as long as it is one"]
+    found = [excerpt(tokenizer, texts, number) for number in range(8)]
+    assert {len(text) for text, _ in found} == {5, 48}
+    assert all(text in texts[0] or text in texts[1] for text, _ in found)
+    assert len({text for text, _ in found}) > 2
+    assert excerpt(tokenizer, [""], 3) == ("", [])
+    check_excerpts(tokenizer, found)
+    with pytest.raises(ValueError, match="gigatoken gives other ids for 'short'"):
+        check_excerpts(tokenizer, [["short", [1, 2]]])
 
 
 def test_the_library_is_loaded_anew_once_the_process_has_grown(words: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +246,9 @@ def test_the_library_is_loaded_anew_once_the_process_has_grown(words: Path, monk
     size = [0]
     monkeypatch.setattr(gigatoken_engine, "_resident", lambda: size[0])
     monkeypatch.setattr(gigatoken_engine, "_LOOK_CHARACTERS", 10)
-    tokenizer = open_tokenizer(settings(words, engine="gigatoken"))
+    reference = open_tokenizer(settings(words))
+    assert reference.definition is not None
+    tokenizer = GigatokenEncoder(reference.definition, reference.identity, allow_special=False)
     tokenizer.encode(["hello world"])
     assert len(loads) == 1, "it has not grown"
     size[0] = (256 << 20) + 1
@@ -240,8 +265,12 @@ def test_encoding_loads_neither_torch_nor_transformers_nor_awkward(words: Path) 
     program = (
         "import sys\n"
         "from prep.tokenizers import Settings, open_tokenizer\n"
+        "from prep.tokenizers.proof import choose_engine\n"
         "assert not {'tokenizers', 'tiktoken', 'sentencepiece', 'gigatoken'} & set(sys.modules)\n"
-        f"open_tokenizer(Settings(kind='tokenizer.json', path={str(words)!r}, engine='gigatoken')).encode(['a', 'b'])\n"
+        f"own = open_tokenizer(Settings(kind='tokenizer.json', path={str(words)!r}))\n"
+        "encoder, engine, _ = choose_engine('auto', own, ['a', 'b'])\n"
+        "assert engine == 'gigatoken'\n"
+        "encoder.encode(['a', 'b'])\n"
         "print(sorted({'torch', 'transformers', 'awkward', 'tiktoken', 'sentencepiece'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -256,8 +285,8 @@ def test_public_vocabularies_are_encoded_by_gigatoken_with_identical_ids(tokeniz
     pytest.importorskip("gigatoken")
     sources = sorted(Path(subprocess.__file__).parent.rglob("*.py"))[:3000]
     texts = [path.read_text(encoding="utf-8", errors="ignore")[:20_000] for path in sources]
-    asked = settings(tokenizers / name)
-    chosen, _ = choose_engine(asked, texts)
-    assert chosen.engine == "gigatoken"
-    for found, expected in zip(open_tokenizer(chosen).encode(texts), open_tokenizer(asked).encode(texts), strict=True):
+    own = open_tokenizer(settings(tokenizers / name))
+    fast, engine, _ = choose_engine("auto", own, texts)
+    assert engine == "gigatoken"
+    for found, expected in zip(fast.encode(texts), own.encode(texts), strict=True):
         assert np.array_equal(found, expected)
