@@ -11,7 +11,7 @@
 7. trains examples/train_torch.py, kills it half-way, and resumes it at another number of ranks;
 8. trains examples/train_jax.py, kills it half-way, and resumes it at another number of devices.
 
-Every claim is checked: a difference ends the demonstration with an error. Steps 7 and 8 take about a minute each.
+Every claim is checked: a difference ends the demonstration with an error. Steps 7 and 8 take half a minute to a minute each.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from prep.tokenizers import open_stored
 SEQ_LEN = 1024
 BATCH = 24  # divisible by 1, 2, 3 and 4
 STEPS = 40
-# About a minute on 2 cores with nothing else to do; the halves are multiples of 50, when checkpoints are written.
-TRAINING_STEPS = {"torch": 400, "jax": 300}
+# Half a minute on 2 cores with nothing else to do; the halves are multiples of 50, when checkpoints are written.
+TRAINING_STEPS = {"torch": 200, "jax": 200}
 
 
 def main() -> None:

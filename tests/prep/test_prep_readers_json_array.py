@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prep.readers import json_array
+from prep.readers.documents import Tally, read_documents
+from prep.readers.inputs import cut, find_inputs
 from prep.readers.json_array import elements, is_array
 
 VALUES = st.recursive(
@@ -105,3 +109,46 @@ def test_memory_stays_at_the_largest_element() -> None:
         assert tracemalloc.get_traced_memory()[1] - before < 4 << 20  # of 12 MB
     finally:
         tracemalloc.stop()
+
+
+def read_file(path: Path, task_bytes: int = 1 << 20, on_bad: str = "error") -> tuple[list[tuple[str, int]], Tally]:
+    """Return the documents of a file with their lines, and the tally of its last range."""
+    found = []
+    tallies = []
+    for task in cut(find_inputs([str(path)]), "file", task_bytes):
+        for part in task:
+            tallies.append(Tally())
+            found += read_documents(part, rule="file", text_key="text", on_bad=on_bad, tally=tallies[-1])
+    return [tuple(document) for document in found], tallies[0]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+@pytest.mark.parametrize("task_bytes", [10, 1 << 20])
+def test_a_file_of_an_array_gives_its_texts_once_however_it_is_cut(tmp_path: Path, name: str, task_bytes: int) -> None:
+    texts = ["one", "", "two\nlines", '"]},']
+    data = json.dumps([{"text": text, "n": [1]} for text in texts], indent=1).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    found, _ = read_file(tmp_path / name, task_bytes)
+    assert found == [(text, 2 + 6 * number) for number, text in enumerate(texts)]  # an object is six lines
+
+
+def test_a_bad_element_is_an_error_by_its_line_or_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"text": "a"},\n{"text": 1}, 7,\n {"text" "b"},{"text": "c"}]\n')
+    with pytest.raises(ValueError, match=r"a\.json: line 2 \(byte 16\): the value of 'text' is int, expected a text"):
+        read_file(tmp_path / "a.json")
+    found, tally = read_file(tmp_path / "a.json", on_bad="skip")
+    assert found == [("a", 1), ("c", 3)]
+    assert tally.skipped_by_kind == {"type": 1, "missing": 1, "json": 1}
+
+
+def test_a_broken_array_is_an_error_whatever_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"text": "a"},\n{"text": "b"')
+    with pytest.raises(ValueError, match=r"a\.json: line 1 \(byte 15\): the array has no end"):
+        read_file(tmp_path / "a.json", on_bad="skip")
+
+
+def test_lines_of_objects_and_an_empty_file_are_no_array(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf\r\n{"text": "a"}\r\n{"text": "b"}')
+    assert read_file(tmp_path / "a.json")[0] == [("a", 2), ("b", 3)]
+    (tmp_path / "a.json").write_bytes(b"")
+    assert read_file(tmp_path / "a.json")[0] == []
